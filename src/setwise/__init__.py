@@ -1,0 +1,94 @@
+"""setwise: learning on sets by message passing over a latent graph that one can look at.
+
+The names below are loaded when they are first used, so that ``import setwise`` and the command line's
+``--help`` stay fast.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "setwise.config": ["Training"],
+    "setwise.functional": [
+        "dirichlet_energy",
+        "laplace_kernel",
+        "matern32_kernel",
+        "matern52_kernel",
+        "propagate",
+        "rbf_kernel",
+        "row_normalize",
+        "row_softmax",
+        "sparsify",
+        "top_k",
+    ],
+    "setwise.nn.blocks": ["Gamma", "MessagePassingBlock", "SetDenoisingBlock", "SetResidualBlock"],
+    "setwise.nn.dense": ["Dense", "initialize"],
+    "setwise.nn.encoders": ["MLP", "ElementEncoder"],
+    "setwise.nn.graph": [
+        "GivenGraph",
+        "IdentityGraph",
+        "LatentGraph",
+        "SparseGraph",
+        "UniformGraph",
+    ],
+    "setwise.nn.models": ["DMPS"],
+    "setwise.nn.pool": ["AttentionPool", "MaxPool", "MeanPool", "SumPool"],
+    "setwise.randomness": ["generator"],
+    "setwise.sets": ["SetBatch"],
+    "setwise.tasks": ["Binary", "Classes", "Count", "Regression"],
+    "setwise.train": ["evaluate", "fit"],
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME)
+
+if TYPE_CHECKING:
+    from setwise.config import Training as Training
+    from setwise.functional import dirichlet_energy as dirichlet_energy
+    from setwise.functional import laplace_kernel as laplace_kernel
+    from setwise.functional import matern32_kernel as matern32_kernel
+    from setwise.functional import matern52_kernel as matern52_kernel
+    from setwise.functional import propagate as propagate
+    from setwise.functional import rbf_kernel as rbf_kernel
+    from setwise.functional import row_normalize as row_normalize
+    from setwise.functional import row_softmax as row_softmax
+    from setwise.functional import sparsify as sparsify
+    from setwise.functional import top_k as top_k
+    from setwise.nn.blocks import Gamma as Gamma
+    from setwise.nn.blocks import MessagePassingBlock as MessagePassingBlock
+    from setwise.nn.blocks import SetDenoisingBlock as SetDenoisingBlock
+    from setwise.nn.blocks import SetResidualBlock as SetResidualBlock
+    from setwise.nn.dense import Dense as Dense
+    from setwise.nn.dense import initialize as initialize
+    from setwise.nn.encoders import MLP as MLP
+    from setwise.nn.encoders import ElementEncoder as ElementEncoder
+    from setwise.nn.graph import GivenGraph as GivenGraph
+    from setwise.nn.graph import IdentityGraph as IdentityGraph
+    from setwise.nn.graph import LatentGraph as LatentGraph
+    from setwise.nn.graph import SparseGraph as SparseGraph
+    from setwise.nn.graph import UniformGraph as UniformGraph
+    from setwise.nn.models import DMPS as DMPS
+    from setwise.nn.pool import AttentionPool as AttentionPool
+    from setwise.nn.pool import MaxPool as MaxPool
+    from setwise.nn.pool import MeanPool as MeanPool
+    from setwise.nn.pool import SumPool as SumPool
+    from setwise.randomness import generator as generator
+    from setwise.sets import SetBatch as SetBatch
+    from setwise.tasks import Binary as Binary
+    from setwise.tasks import Classes as Classes
+    from setwise.tasks import Count as Count
+    from setwise.tasks import Regression as Regression
+    from setwise.train import evaluate as evaluate
+    from setwise.train import fit as fit
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'setwise' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

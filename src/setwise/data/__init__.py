@@ -1,0 +1,1 @@
+"""Where sets come from. Loaders and samplers know no model."""

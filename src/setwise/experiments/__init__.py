@@ -1,0 +1,9 @@
+"""The paper's experiments, one file a section: a frozen dataclass, its rows, the paper's numbers.
+
+Importing an experiment loads no torch: its class is also its command line, whose help must be quick.
+"""
+
+from setwise.experiments.base import Experiment
+from setwise.experiments.gaussian import Gaussian
+
+EXPERIMENTS: dict[str, type[Experiment]] = {"gaussian": Gaussian}

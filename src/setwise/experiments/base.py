@@ -1,0 +1,82 @@
+"""What every experiment says of itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from setwise.config import Training
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import nn
+
+    from setwise.tasks import Task
+    from setwise.train import Batch, Batches
+
+
+@dataclass(frozen=True)
+class Experiment(ABC):
+    """One section of the paper: its data, its rows, how they are trained and tested.
+
+    The fields are the configuration that a result carries with it.
+    """
+
+    training: Training = field(default_factory=Training)
+    """How each row is trained."""
+    threads: int | None = None
+    """CPU threads; torch's own choice unless given."""
+
+    name: ClassVar[str]
+    """Names the experiment on the command line and in folders."""
+    varied: ClassVar[str]
+    """The field that the paper varies."""
+    ROWS: ClassVar[Mapping[str, str]]
+    """The rows of its table: names for the command line, and as the paper prints them."""
+    PAPER: ClassVar[Mapping[str, float | None]]
+    """The paper's own accuracies, by row; none where it prints no number."""
+    COLUMNS: ClassVar[Mapping[str, str]] = {}
+    """More scores to show in the table, with their headings."""
+
+    def __post_init__(self) -> None:
+        """Refuse absurd values."""
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads must be at least 1, got {self.threads}")
+
+    def vary(self, value: float) -> Self:
+        """The same experiment with another value of what it varies."""
+        changes: dict[str, Any] = {self.varied: value}
+        return replace(self, **changes)
+
+    @property
+    @abstractmethod
+    def data(self) -> str:
+        """Which data the experiment really uses."""
+
+    @property
+    @abstractmethod
+    def task(self) -> Task:
+        """What the outputs mean."""
+
+    @abstractmethod
+    def model(self, row: str, seed: int) -> nn.Module:
+        """The untrained model of a row."""
+
+    @abstractmethod
+    def batches(self, seed: int) -> Batches:
+        """The training batches, by their number."""
+
+    @abstractmethod
+    def validation(self, seed: int) -> Iterable[Batch]:
+        """Batches to watch the training with; never test data."""
+
+    @abstractmethod
+    def test(self, model: "nn.Module", seed: int) -> dict[str, Any]:
+        """The scores that go on record; ``accuracy`` is one of them."""
+
+    @classmethod
+    @abstractmethod
+    def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
+        """The paper's figures by name, drawn from recorded results."""

@@ -1,0 +1,77 @@
+"""Tables of recorded results, beside the paper's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+from setwise.files import read_json
+
+if TYPE_CHECKING:
+    from setwise.experiments.base import Experiment
+
+
+def load_results(folder: Path, experiment: type[Experiment]) -> list[dict[str, Any]]:
+    """All results of an experiment on record in ``folder``, with at least one."""
+    results = [read_json(path) for path in sorted((folder / experiment.name).glob("*.json"))]
+    if not results:
+        raise FileNotFoundError(
+            f"no results in {folder / experiment.name}: make some with 'setwise run {experiment.name}'"
+        )
+    return results
+
+
+def table(
+    experiment: type[Experiment], results: Sequence[Mapping[str, Any]]
+) -> tuple[list[str], list[list[str]]]:
+    """Headings and lines: one line for each row, varied value and budget; seeds are averaged.
+
+    The rows come in the paper's order. Numbers are the mean over seeds ± their standard deviation.
+    """
+    groups: dict[tuple[int, float, int], list[Mapping[str, Any]]] = {}
+    order = list(experiment.ROWS)
+    for r in results:
+        key = (order.index(r["row"]), r[experiment.varied], r["budget"]["steps"])
+        groups.setdefault(key, []).append(r)
+    headings = [
+        "Row", experiment.varied, "Test accuracy", "Paper", *experiment.COLUMNS.values(),
+        "Batches", "Sets", "Minutes", "Seeds",
+    ]  # fmt: skip
+    lines = []
+    for (_, value, steps), group in sorted(groups.items()):
+        row = group[0]["row"]
+        paper = experiment.PAPER[row]
+        lines.append([
+            experiment.ROWS[row],
+            f"{value:g}",
+            _spread([r["accuracy"] for r in group]),
+            "—" if paper is None else f"{paper:.4f}",
+            *(_spread([r[c] for r in group if c in r]) for c in experiment.COLUMNS),
+            f"{steps:,}",
+            f"{group[0]['budget']['sets']:,}",
+            f"{fmean(r['budget']['seconds'] for r in group) / 60:.1f}",
+            str(len(group)),
+        ])  # fmt: skip
+    return headings, lines
+
+
+def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """The table as Markdown.
+
+    >>> print(markdown(["a", "b"], [["1", "2"]]))
+    | a | b |
+    |---|---|
+    | 1 | 2 |
+    """
+    rows = [list(headings), *lines]
+    text = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([text[0], "|" + "---|" * len(headings), *text[1:]])
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "—"
+    mean = f"{fmean(values):.4f}"
+    return f"{mean} ± {stdev(values):.4f}" if len(set(values)) > 1 else mean

@@ -1,0 +1,142 @@
+"""Running one row of an experiment from its configuration to a result on record."""
+
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import setwise
+from setwise.experiments.base import Experiment
+from setwise.files import read_json, write_json
+from setwise.progress import Bar, Silent
+from setwise.train import fit
+
+
+def run(
+    experiment: Experiment,
+    row: str,
+    seed: int,
+    *,
+    out: Path,
+    results: Path,
+    resume: bool = False,
+    show: bool = True,
+) -> dict[str, Any]:
+    """Train and test one row with one seed; an already finished run is only read when resuming.
+
+    Args:
+        experiment: the configuration.
+        row: which model, one of ``experiment.ROWS``.
+        seed: of the weights and the data.
+        out: where configuration, metrics and checkpoint go, in a folder of the run's own.
+        results: where the result goes on record.
+        resume: continue what is in the folder already.
+        show: whether to show a progress bar.
+
+    Returns:
+        The result, as on record.
+    """
+    value = getattr(experiment, experiment.varied)
+    variant = f"{experiment.varied}-{value:g}_steps-{experiment.training.steps}_seed-{seed}"
+    folder = out / experiment.name / row / variant
+    config = asdict(experiment)
+    _claim(folder, config, resume=resume)
+    record = results / experiment.name / f"{row}_{variant}.json"
+    if (folder / "result.json").exists():
+        result: dict[str, Any] = read_json(folder / "result.json")
+        write_json(record, result)
+        return result
+    if experiment.threads is not None:
+        torch.set_num_threads(experiment.threads)
+    torch.manual_seed(seed)
+    model = experiment.model(row, seed)
+    history = fit(
+        model,
+        experiment.task,
+        experiment.batches(seed),
+        experiment.training,
+        validation=experiment.validation(seed),
+        folder=folder,
+        resume=resume,
+        progress=Bar(title(experiment, row, seed), experiment.task.metric) if show else Silent(),
+    )
+    result = {
+        "experiment": experiment.name,
+        "row": row,
+        "seed": seed,
+        experiment.varied: value,
+        **experiment.test(model, seed),
+        "paper": experiment.PAPER[row],
+        "config": config,
+        "budget": {
+            "steps": history.steps,
+            "sets": history.sets,
+            "seconds": round(history.seconds, 1),
+            "threads": torch.get_num_threads(),
+        },
+        "versions": {
+            "python": platform.python_version(),
+            "setwise": setwise.__version__,
+            **{name: version(name) for name in ("torch", "numpy", "lightning-fabric")},
+        },
+        "revision": _revision(),
+        "data": experiment.data,
+    }
+    write_json(folder / "result.json", result)
+    write_json(record, result)
+    return result
+
+
+def title(experiment: Experiment, row: str, seed: int) -> str:
+    """What to call a run before people."""
+    value = getattr(experiment, experiment.varied)
+    return f"{experiment.ROWS[row]}  {experiment.varied} {value:g}  seed {seed}"
+
+
+def _claim(folder: Path, config: Mapping[str, Any], *, resume: bool) -> None:
+    """Make the folder this run's own, or make sure that it already was."""
+    path = folder / "config.json"
+    if path.exists():
+        if not resume:
+            raise FileExistsError(
+                f"{folder} already holds a run: continue it with --resume, or choose another --out"
+            )
+        found = read_json(path)
+        if found != config:
+            raise ValueError(
+                f"{folder} holds a run with another configuration ({_difference(found, config)}): "
+                "choose another --out"
+            )
+    write_json(path, config)
+
+
+def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> str:
+    for key in wanted:
+        if isinstance(wanted[key], Mapping) and isinstance(found.get(key), Mapping):
+            if inner := _difference(found[key], wanted[key], f"{prefix}{key}."):
+                return inner
+        elif found.get(key) != wanted[key]:
+            return f"{prefix}{key} is {found.get(key)} there and {wanted[key]} here"
+    return ""
+
+
+def _revision() -> str | None:
+    """The git revision of the source, with a plus sign if it has uncommitted changes."""
+    source = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", str(source), *arguments], capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", str(source))
+        return git("rev-parse", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

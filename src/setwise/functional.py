@@ -1,0 +1,247 @@
+"""The equations of the paper, as pure functions of tensors.
+
+Throughout, ``b`` sets of ``n`` elements with ``d`` features are a tensor ``x [b, n, d]``; ``mask [b, n]``
+is True at real elements and False at padding (no mask: all are real); ``K`` is a kernel matrix and ``W``
+the row-stochastic matrix made from it. ``W[i, j]`` is zero unless both ends are real, so that whoever
+multiplies by ``W`` never has to know the mask.
+"""
+
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+class Propagator(Protocol):
+    """Whatever can be multiplied with the features: a dense ``W``, or an operator that stands for one."""
+
+    def __matmul__(self, x: Any, /) -> Tensor:
+        """Return ``W x`` for features ``x [b, n, d]``."""
+
+
+def fill_padding(
+    x: Float[Tensor, "b n *f"], mask: Bool[Tensor, "b n"] | None, value: float = 0.0
+) -> Float[Tensor, "b n *f"]:
+    """Put ``value`` wherever the mask is False, so that nothing there reaches an output or a gradient.
+
+    >>> fill_padding(torch.tensor([[[1.0], [torch.nan]]]), torch.tensor([[True, False]])).tolist()
+    [[[1.0], [0.0]]]
+    """
+    if mask is None:
+        return x
+    return x.masked_fill(~mask.view(*mask.shape, *[1] * (x.dim() - 2)), value)
+
+
+def masked_softmax(
+    logits: Float[Tensor, "*b n"], mask: Bool[Tensor, "*#b n"] | None
+) -> Float[Tensor, "*b n"]:
+    """Softmax over the last axis that gives exactly zero to what the mask excludes.
+
+    Where it excludes everything the result is all zeros, not 0/0.
+
+    >>> masked_softmax(torch.zeros(2, 2), torch.tensor([[True, True], [False, False]]))
+    tensor([[0.5000, 0.5000], [0.0000, 0.0000]])
+    """
+    if mask is None:
+        return logits.softmax(-1)
+    lowest = torch.finfo(logits.dtype).min  # not −inf, whose softmax is NaN where nothing is left
+    return logits.masked_fill(~mask, lowest).softmax(-1).masked_fill(~mask, 0)
+
+
+def pair_mask(mask: Bool[Tensor, "b n"]) -> Bool[Tensor, "b n n"]:
+    """True where both ends of a pair are real elements."""
+    return mask.unsqueeze(-1) & mask.unsqueeze(-2)
+
+
+class _ScaledSquaredDistances(torch.autograd.Function):
+    """a ‖z_i − z_j‖² from one product of z with itself.
+
+    The gradient is written out because it is much cheaper than what automatic differentiation finds:
+    D is symmetric, so with S = G + Gᵀ one matrix product serves both ends of a pair, and D is
+    quadratic in z, so ⟨z, ∂z⟩ = 2a ∂a gives the gradient of the scale without another n × n pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(z, scale)
+        D = z @ z.mT
+        norms = D.diagonal(dim1=-2, dim2=-1).unsqueeze(-1).clone()
+        return D.mul_(-2).add_(norms).add_(norms.mT).clamp_(min=0).mul_(scale)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        z, scale = ctx.saved_tensors
+        with torch.autocast(z.device.type, enabled=False):
+            S = grads[0] + grads[0].mT
+            grad = (S @ z).neg_().addcmul_(S.sum(-1, keepdim=True), z)  # ∂z / 2a
+            return grad * (2 * scale), torch.dot(grad.flatten(), z.flatten())
+
+
+def squared_distances(
+    z: Float[Tensor, "b n e"], scale: Float[Tensor, ""] | float = 1.0
+) -> Float[Tensor, "b n n"]:
+    """Scaled squared distances a ‖z_i − z_j‖² within each set, in single precision or better.
+
+    >>> squared_distances(torch.tensor([[[0.0], [1.0], [3.0]]])).tolist()
+    [[[0.0, 1.0, 9.0], [1.0, 0.0, 4.0], [9.0, 4.0, 0.0]]]
+    """
+    with torch.autocast(z.device.type, enabled=False):
+        z = z.to(torch.promote_types(z.dtype, torch.float32))
+        if z.shape[-2]:  # a common shift changes no distance, but the cancellation in float does
+            z = z - z.detach().mean(-2, keepdim=True)
+        scale = torch.as_tensor(scale, dtype=z.dtype, device=z.device)
+        distances: Tensor = _ScaledSquaredDistances.apply(z, scale)  # type: ignore[no-untyped-call]
+    return distances
+
+
+def _distances(z: Tensor, sigma: Tensor) -> Tensor:
+    squared = squared_distances(z, sigma**-2)
+    apart = squared > 0  # √ has no slope at 0: where two elements coincide its gradient is set to 0
+    return torch.where(apart, squared, 1.0).sqrt() * apart
+
+
+def rbf_kernel(z: Float[Tensor, "b n e"], sigma: Float[Tensor, ""]) -> Float[Tensor, "b n n"]:
+    """Gaussian kernel, the paper's KE(σ): K_ij = exp(−‖z_i − z_j‖² / 2σ²).
+
+    >>> rbf_kernel(torch.tensor([[[0.0], [1.0]]]), torch.tensor(1.0))
+    tensor([[[1.0000, 0.6065], [0.6065, 1.0000]]])
+    """
+    return squared_distances(z, -0.5 * sigma**-2).exp()
+
+
+def laplace_kernel(z: Float[Tensor, "b n e"], sigma: Float[Tensor, ""]) -> Float[Tensor, "b n n"]:
+    """Exponential kernel: K_ij = exp(−r), r = ‖z_i − z_j‖ / σ.
+
+    >>> laplace_kernel(torch.tensor([[[0.0], [1.0]]]), torch.tensor(1.0))
+    tensor([[[1.0000, 0.3679], [0.3679, 1.0000]]])
+    """
+    return (-_distances(z, sigma)).exp()
+
+
+def matern32_kernel(z: Float[Tensor, "b n e"], sigma: Float[Tensor, ""]) -> Float[Tensor, "b n n"]:
+    """Matérn kernel of smoothness 3/2: K_ij = (1 + √3 r) exp(−√3 r), r = ‖z_i − z_j‖ / σ.
+
+    >>> matern32_kernel(torch.tensor([[[0.0], [1.0]]]), torch.tensor(1.0))
+    tensor([[[1.0000, 0.4834], [0.4834, 1.0000]]])
+    """
+    s = 3**0.5 * _distances(z, sigma)
+    return (1 + s) * (-s).exp()
+
+
+def matern52_kernel(z: Float[Tensor, "b n e"], sigma: Float[Tensor, ""]) -> Float[Tensor, "b n n"]:
+    """Matérn kernel of smoothness 5/2: K_ij = (1 + √5 r + 5r²/3) exp(−√5 r), r = ‖z_i − z_j‖ / σ.
+
+    >>> matern52_kernel(torch.tensor([[[0.0], [1.0]]]), torch.tensor(1.0))
+    tensor([[[1.0000, 0.5240], [0.5240, 1.0000]]])
+    """
+    s = 5**0.5 * _distances(z, sigma)
+    return (1 + s + s.square() / 3) * (-s).exp()
+
+
+def median_distance(z: Float[Tensor, "b n e"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, ""]:
+    """Median of ‖z_i − z_j‖ over all pairs of distinct real elements of a set: a start for σ.
+
+    >>> median_distance(torch.tensor([[[0.0], [1.0], [3.0]]]))
+    tensor(2.)
+    """
+    squared = squared_distances(fill_padding(z, mask))
+    apart = squared > 0
+    if mask is not None:
+        apart &= pair_mask(mask)
+    if not apart.any():
+        raise ValueError(
+            "a bandwidth from data needs a set with two distinct elements, got none in this batch"
+        )
+    return squared[apart].median().sqrt()
+
+
+def row_softmax(
+    K: Float[Tensor, "b n n"], mask: Bool[Tensor, "b n"] | None = None, *, temperature: float = 1.0
+) -> Float[Tensor, "b n n"]:
+    """The paper's W: a softmax over the *values* of each row of K, W_ij = exp(K_ij) / Σ_l exp(K_il).
+
+    As K lies in (0, 1], two weights of a row differ by a factor of at most e; a ``temperature`` below
+    one lifts that bound to e^(1/temperature).
+
+    >>> row_softmax(torch.eye(2)[None])
+    tensor([[[0.7311, 0.2689], [0.2689, 0.7311]]])
+    """
+    logits = K if temperature == 1 else K / temperature
+    return masked_softmax(logits, None if mask is None else pair_mask(mask))
+
+
+def row_normalize(
+    K: Float[Tensor, "b n n"], mask: Bool[Tensor, "b n"] | None = None, *, temperature: float = 1.0
+) -> Float[Tensor, "b n n"]:
+    """The kernel divided by its row sums: W_ij = K_ij / Σ_l K_il, the softmax of log K.
+
+    Unlike `row_softmax` it can tell near from far without bound. A ``temperature`` T takes K^(1/T).
+
+    >>> row_normalize(torch.tensor([[[1.0, 0.25], [0.25, 1.0]]]))
+    tensor([[[0.8000, 0.2000], [0.2000, 0.8000]]])
+    """
+    if temperature != 1:
+        K = K.clamp(min=torch.finfo(K.dtype).tiny).pow(1 / temperature)
+    return _rows_to_one(K if mask is None else K.masked_fill(~pair_mask(mask), 0))
+
+
+def _rows_to_one(W: Tensor) -> Tensor:
+    total = W.sum(-1, keepdim=True)
+    return W / (total + (total == 0))  # a row of zeros (padding) stays one
+
+
+def sparsify(W: Float[Tensor, "b n n"], delta: float) -> Float[Tensor, "b n n"]:
+    """Drop the weights below the threshold δ and let each row sum to one again.
+
+    A row whose weights all lie below δ keeps its largest. Gradients flow through what is kept.
+
+    >>> sparsify(torch.tensor([[[0.6, 0.3, 0.1], [0.2, 0.4, 0.4], [0.3, 0.3, 0.4]]]), 0.25)
+    tensor([[[0.6667, 0.3333, 0.0000], [0.0000, 0.5000, 0.5000], [0.3000, 0.3000, 0.4000]]])
+    """
+    if W.shape[-1] == 0:
+        return W
+    kept = (delta <= W) | (W.amax(-1, keepdim=True) <= W)
+    return _rows_to_one(W * kept)
+
+
+def top_k(W: Float[Tensor, "b n n"], k: int) -> Float[Tensor, "b n n"]:
+    """Keep the k largest weights of each row and let it sum to one again.
+
+    Weights that tie with the k-th are all kept: choosing among them would depend on the order.
+
+    >>> top_k(torch.tensor([[[0.6, 0.3, 0.1], [0.2, 0.4, 0.4], [0.3, 0.3, 0.4]]]), 1)
+    tensor([[[1.0000, 0.0000, 0.0000], [0.0000, 0.5000, 0.5000], [0.0000, 0.0000, 1.0000]]])
+    """
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    if k >= W.shape[-1]:
+        return W
+    return _rows_to_one(W * (W.topk(k, dim=-1).values[..., -1:] <= W))
+
+
+def propagate(
+    x: Float[Tensor, "b n d"], W: Propagator, gamma: float | Float[Tensor, ""] = 1.0
+) -> Float[Tensor, "b n d"]:
+    """One step of diffusion on the graph: (1 − γ) X + γ W X.
+
+    It is the Euler step of the heat equation with γ = δt·C; γ = 1 is the plain message passing step.
+
+    >>> propagate(torch.tensor([[[0.0], [4.0]]]), torch.full((1, 2, 2), 0.5), 0.5).tolist()
+    [[[1.0], [3.0]]]
+    """
+    return torch.lerp(x, (W @ x).to(x.dtype), gamma)
+
+
+def dirichlet_energy(
+    x: Float[Tensor, "b n d"], W: Float[Tensor, "b n n"], C: float = 1.0
+) -> Float[Tensor, " b"]:
+    """Roughness of the features over the graph: E = C/2 Σ_edges w_ij ‖x_i − x_j‖².
+
+    Each edge counts once; where W is not symmetric its weight is the mean of both directions, so that
+    E = C/4 Σ_ij w_ij ‖x_i − x_j‖². Message passing lowers E; E = 0 means that all elements are alike.
+
+    >>> dirichlet_energy(torch.tensor([[[0.0], [4.0]]]), torch.full((1, 2, 2), 0.5))
+    tensor([4.])
+    """
+    return C / 4 * (W * squared_distances(x)).sum((-2, -1))

@@ -1,0 +1,1 @@
+"""Layers, models and baselines: modules that take ``(x, mask)`` and compose."""

@@ -1,0 +1,66 @@
+"""The fully connected layer FL(d_i, d_o, f) that all others are made of, and how it starts."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "identity": nn.Identity,
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+}
+_GAINS = {"identity": 1.0, "relu": 2**0.5, "tanh": 5 / 3, "gelu": 2**0.5}
+
+
+class Dense(nn.Module):
+    """Fully connected layer with its activation: f(x H + h), the paper's FL(d_i, d_o, f).
+
+    Weights start from Xavier's uniform law with the gain of the activation, biases at zero, so that the
+    variance of the signal survives many layers; torch's default lets a tanh network fade to about 0.58
+    of it a layer, which three diffusion steps on top make almost constant.
+
+    Args:
+        in_dim: features that come in.
+        out_dim: features that go out.
+        activation: one of ``"identity"``, ``"relu"``, ``"tanh"``, ``"gelu"``.
+
+    >>> Dense(3, 8, activation="tanh")(torch.zeros(2, 5, 3)).shape
+    torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, in_dim: int, out_dim: int, *, activation: str = "relu") -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {activation!r}")
+        for name, size in (("in_dim", in_dim), ("out_dim", out_dim)):
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
+        self.activation = activation
+        self.linear = nn.Linear(in_dim, out_dim)
+        self.nonlinearity = ACTIVATIONS[activation]()
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights anew."""
+        gain = _GAINS[self.activation]
+        nn.init.xavier_uniform_(self.linear.weight, gain=gain, generator=generator)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b o"]:
+        """Map the last axis."""
+        out: Tensor = self.nonlinearity(self.linear(x))
+        return out
+
+
+def initialize(module: nn.Module, generator: torch.Generator) -> nn.Module:
+    """Draw every layer's weights from ``generator``: the same seed gives the same model.
+
+    >>> a, b = (initialize(Dense(2, 2), torch.Generator().manual_seed(7)) for _ in range(2))
+    >>> torch.equal(a.linear.weight, b.linear.weight)
+    True
+    """
+    for layer in module.modules():
+        if isinstance(layer, Dense):
+            layer.reset_parameters(generator)
+    return module

@@ -1,0 +1,185 @@
+"""Graphs ``(x [b, n, d], mask) → W [b, n, n]``: who listens to whom, and how much.
+
+Rows of real elements sum to one; ``W[i, j]`` is zero unless both ends are real. Any module that keeps
+this contract can stand in a model: the ablations of the paper are such substitutions.
+"""
+
+from collections.abc import Callable
+from typing import Self
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from setwise.functional import (
+    median_distance,
+    pair_mask,
+    rbf_kernel,
+    row_normalize,
+    row_softmax,
+)
+from setwise.nn.encoders import MLP
+
+
+class LatentGraph(nn.Module):
+    """The latent graph, learned by a deep kernel: K_ij = k_σ(MLP(x_i), MLP(x_j)), W = softmax(K).
+
+    This is the paper's DKL(d_i, d_m, d_o, f, f, σ). The kernel and the normalisation are functions that
+    can be replaced, e.g. ``normalize=row_normalize`` for K_ij / Σ_l K_il.
+
+    Args:
+        in_dim: features of an encoded element (d_i).
+        hidden: widths of the layers of the embedding (d_m, d_o).
+        activation: of both layers.
+        sigma: bandwidth to start from; see `initialize_bandwidth` for a start from data.
+        kernel: ``(z, sigma) → K`` with values in (0, 1] and ones on the diagonal.
+        normalize: ``(K, mask) → W``.
+
+    >>> W = LatentGraph(3)(torch.randn(2, 5, 3))
+    >>> W.shape, W.sum(-1).allclose(torch.ones(2, 5))
+    (torch.Size([2, 5, 5]), True)
+    """
+
+    def __init__(
+        self,
+        in_dim: int,
+        hidden: tuple[int, ...] = (64, 128),
+        *,
+        activation: str = "relu",
+        sigma: float = 1.0,
+        kernel: Callable[[Tensor, Tensor], Tensor] = rbf_kernel,
+        normalize: Callable[[Tensor, Tensor | None], Tensor] = row_softmax,
+    ) -> None:
+        super().__init__()
+        if not sigma > 0:
+            raise ValueError(f"sigma must be positive, got {sigma}")
+        self.embed = MLP(in_dim, *hidden, activation=activation)
+        self.log_sigma = nn.Parameter(torch.tensor(float(sigma)).log())
+        self.kernel = kernel
+        self.normalize = normalize
+
+    @property
+    def sigma(self) -> Tensor:
+        """The bandwidth σ > 0."""
+        return self.log_sigma.exp()
+
+    def similarity(
+        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b n n"]:
+        """The kernel matrix K before normalisation; zero where an end is padding."""
+        K = self.kernel(self.embed(x, mask), self.sigma)
+        return K if mask is None else K.masked_fill(~pair_mask(mask), 0)
+
+    def forward(
+        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b n n"]:
+        """The weights W."""
+        K = self.kernel(self.embed(x, mask), self.sigma)
+        return self.normalize(K, mask).to(x.dtype)
+
+    @torch.no_grad()
+    def initialize_bandwidth(
+        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
+    ) -> Self:
+        """Set σ to the median distance between embedded elements of a first batch.
+
+        With σ far from that scale all kernel values are alike and the graph has next to no gradient to
+        learn from. Takes what ``forward`` takes: encoded elements.
+        """
+        self.log_sigma.copy_(median_distance(self.embed(x, mask), mask).log())
+        return self
+
+
+class UniformGraph(nn.Module):
+    """The graph of the paper's ablation (UG): every element hears every element alike, W_ij = 1/n.
+
+    >>> UniformGraph()(torch.randn(1, 2, 3))
+    tensor([[[0.5000, 0.5000], [0.5000, 0.5000]]])
+    """
+
+    def forward(
+        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b n n"]:
+        """The weights W."""
+        b, n, _ = x.shape
+        return row_normalize(torch.ones(b, n, n, dtype=x.dtype, device=x.device), mask)
+
+
+class GivenGraph(nn.Module):
+    """Prior knowledge: a graph given by the user, its rows scaled to sum to one.
+
+    Args:
+        adjacency: non-negative weights, ``[n, n]`` for every set alike or ``[b, n, n]`` one a set. An
+            element without neighbours listens to itself.
+
+    >>> GivenGraph(torch.tensor([[1.0, 3.0], [0.0, 0.0]]))(torch.randn(1, 2, 8))
+    tensor([[[0.2500, 0.7500], [0.0000, 1.0000]]])
+    """
+
+    adjacency: Tensor
+
+    def __init__(self, adjacency: Float[Tensor, "... n n"]) -> None:
+        super().__init__()
+        if adjacency.dim() not in (2, 3) or adjacency.shape[-1] != adjacency.shape[-2]:
+            raise ValueError(f"adjacency must be [n, n] or [b, n, n], got {list(adjacency.shape)}")
+        if not (adjacency.isfinite() & (adjacency >= 0)).all():
+            raise ValueError("adjacency must hold finite, non-negative weights, got others")
+        self.register_buffer("adjacency", adjacency if adjacency.dim() == 3 else adjacency[None])
+
+    def forward(
+        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b n n"]:
+        """The weights W."""
+        b, n, _ = x.shape
+        if self.adjacency.shape[-1] != n or self.adjacency.shape[0] not in (1, b):
+            raise ValueError(
+                f"this graph was given for {list(self.adjacency.shape)} weights, "
+                f"got a batch of {b} sets of {n} elements"
+            )
+        W = self.adjacency.to(x.dtype).expand(b, n, n)
+        if mask is not None:
+            W = W.masked_fill(~pair_mask(mask), 0)
+        alone = W.sum(-1, keepdim=True) == 0
+        return row_normalize(W + alone * torch.eye(n, dtype=x.dtype, device=x.device), mask)
+
+
+class IdentityGraph(nn.Module):
+    """No messages, W = I: on this graph DMPS is DeepSets (the paper's proof of universality).
+
+    >>> IdentityGraph()(torch.randn(1, 2, 3))
+    tensor([[[1., 0.], [0., 1.]]])
+    """
+
+    def forward(
+        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b n n"]:
+        """The weights W."""
+        b, n, _ = x.shape
+        W = torch.eye(n, dtype=x.dtype, device=x.device).expand(b, n, n)
+        return W if mask is None else W.masked_fill(~mask.unsqueeze(-1), 0)
+
+
+class SparseGraph(nn.Module):
+    """Another graph with its weak edges removed.
+
+    Args:
+        graph: the graph to thin out.
+        rule: ``W → W``, e.g. ``partial(sparsify, delta=0.01)`` or ``partial(top_k, k=16)``.
+
+    >>> from functools import partial
+    >>> from setwise.functional import top_k
+    >>> W = SparseGraph(LatentGraph(3), partial(top_k, k=2))(torch.randn(1, 5, 3))
+    >>> (W > 0).sum(-1)
+    tensor([[2, 2, 2, 2, 2]])
+    """
+
+    def __init__(self, graph: nn.Module, rule: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.graph = graph
+        self.rule = rule
+
+    def forward(
+        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b n n"]:
+        """The weights W."""
+        return self.rule(self.graph(x, mask))

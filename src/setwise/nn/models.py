@@ -1,0 +1,181 @@
+"""Deep Message Passing on Sets: Algorithm 1 of the paper."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, Self, TypeVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from setwise.functional import Propagator, dirichlet_energy
+from setwise.nn.blocks import Gamma, MessagePassingBlock, SetDenoisingBlock, SetResidualBlock
+from setwise.nn.dense import Dense
+from setwise.nn.encoders import MLP
+from setwise.nn.graph import LatentGraph, UniformGraph
+from setwise.nn.pool import AttentionPool, MaxPool, MeanPool, SumPool
+
+T = TypeVar("T")
+
+
+class DMPS(nn.Module):
+    """Encode the elements, learn one graph over them, pass messages along it, pool, and read out.
+
+    Every part is a module of its own and can be replaced; `build` puts the usual ones together.
+
+    Args:
+        encoder: ``(x, mask) → [b, n, d]``.
+        graph: ``(x, mask) → W``, static over the blocks.
+        blocks: ``(x, W) → x``, one after the other.
+        pool: ``(x, mask) → [b, d]``.
+        head: ``[b, d] → [b, k]``, raw outputs; see `setwise.tasks` for what they mean.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        graph: nn.Module,
+        blocks: Sequence[nn.Module],
+        pool: nn.Module,
+        head: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.graph = graph
+        self.blocks = nn.ModuleList(blocks)
+        self.pool = pool
+        self.head = head
+
+    @classmethod
+    def build(
+        cls,
+        in_dim: int,
+        out_dim: int,
+        *,
+        dim: int = 64,
+        hidden: tuple[int, ...] = (64, 128),
+        depth: int = 3,
+        block: Literal["message-passing", "denoising", "residual"] = "denoising",
+        gamma: float | Gamma | Sequence[Gamma] | None = None,
+        graph: Literal["latent", "uniform"] | nn.Module = "latent",
+        pool: Literal["sum", "mean", "max", "attention"] | nn.Module = "mean",
+        encoder: nn.Module | None = None,
+        activation: str = "relu",
+    ) -> Self:
+        """Build a model from sizes and names.
+
+        Args:
+            in_dim: features of a raw element.
+            out_dim: outputs of the model.
+            dim: features of an encoded element.
+            hidden: widths of the deep kernel's layers (d_m, d_o).
+            depth: number of blocks.
+            block: what a block does with its messages.
+            gamma: for denoising blocks. Learned and shared if not given; a number fixes it; a `Gamma`
+                is shared by all blocks; a sequence holds one a block.
+            graph: the learned graph, the uniform one, or a module ``(x, mask) → W``.
+            pool: how elements become a set, or a module ``(x, mask) → [b, dim]``.
+            encoder: a module ``(x, mask) → [b, n, dim]`` instead of one fully connected layer.
+            activation: of every layer but the last.
+
+        >>> model = DMPS.build(3, 40, dim=16, block="denoising", pool="max")
+        >>> model(torch.randn(2, 100, 3)).shape
+        torch.Size([2, 40])
+        >>> model.latent_graph(torch.randn(2, 100, 3)).shape
+        torch.Size([2, 100, 100])
+        """
+        if depth < 0:
+            raise ValueError(f"depth must not be negative, got {depth}")
+        if gamma is not None and block != "denoising":
+            raise ValueError(f"gamma belongs to denoising blocks, got it with block={block!r}")
+        blocks: dict[str, Callable[[], list[nn.Module]]] = {
+            "message-passing": lambda: [
+                MessagePassingBlock(dim, activation=activation) for _ in range(depth)
+            ],
+            "denoising": lambda: [
+                SetDenoisingBlock(dim, gamma=g, activation=activation)
+                for g in _one_gamma_a_block(gamma, depth)
+            ],
+            "residual": lambda: [SetResidualBlock(dim, activation=activation) for _ in range(depth)],
+        }
+        graphs: dict[str, Callable[[], nn.Module]] = {
+            "latent": lambda: LatentGraph(dim, hidden, activation=activation),
+            "uniform": UniformGraph,
+        }
+        pools: dict[str, Callable[[], nn.Module]] = {
+            "sum": SumPool,
+            "mean": MeanPool,
+            "max": MaxPool,
+            "attention": lambda: AttentionPool(dim),
+        }
+        return cls(
+            encoder=MLP(in_dim, dim, activation=activation) if encoder is None else encoder,
+            graph=_choose("graph", graph, graphs) if isinstance(graph, str) else graph,
+            blocks=_choose("block", block, blocks),
+            pool=_choose("pool", pool, pools) if isinstance(pool, str) else pool,
+            head=Dense(dim, out_dim, activation="identity"),
+        )
+
+    def forward(
+        self, x: Float[Tensor, "b n *f"], mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b k"]:
+        """Raw outputs, one row a set."""
+        x = self.encoder(x, mask)
+        W = self.graph(x, mask)  # one static graph for all blocks
+        for block in self.blocks:
+            x = block(x, W)
+        out: Tensor = self.head(self.pool(x, mask))
+        return out
+
+    def latent_graph(self, x: Float[Tensor, "b n *f"], mask: Bool[Tensor, "b n"] | None = None) -> Propagator:
+        """The graph W over the elements of each set."""
+        W: Propagator = self.graph(self.encoder(x, mask), mask)
+        return W
+
+    def dirichlet_energies(
+        self, x: Float[Tensor, "b n *f"], mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b steps"]:
+        """Roughness of the features over the graph, before the first block and after each one.
+
+        Over-smoothing shows as a fall towards zero, where all elements have become alike.
+        """
+        x = self.encoder(x, mask)
+        W = self.graph(x, mask)
+        energies = [dirichlet_energy(x, W)]
+        for block in self.blocks:
+            x = block(x, W)
+            energies.append(dirichlet_energy(x, W))
+        return torch.stack(energies, dim=-1)
+
+    @torch.no_grad()
+    def initialize_bandwidth(
+        self, x: Float[Tensor, "b n *f"], mask: Bool[Tensor, "b n"] | None = None
+    ) -> Self:
+        """Start the kernel's bandwidth from a first batch of raw sets; call it once before training.
+
+        See `LatentGraph.initialize_bandwidth`. A graph that has no bandwidth is left as it is.
+
+        >>> model = DMPS.build(3, 1).initialize_bandwidth(1e3 * torch.randn(8, 20, 3))
+        >>> bool(model.graph.sigma > 100)
+        True
+        """
+        if isinstance(self.graph, LatentGraph):
+            self.graph.initialize_bandwidth(self.encoder(x, mask), mask)
+        return self
+
+
+def _choose(what: str, name: str, table: Mapping[str, Callable[[], T]]) -> T:
+    if name not in table:
+        raise ValueError(f"{what} must be one of {sorted(table)}, got {name!r}")
+    return table[name]()
+
+
+def _one_gamma_a_block(gamma: float | Gamma | Sequence[Gamma] | None, depth: int) -> Sequence[Gamma]:
+    if isinstance(gamma, Sequence):
+        if len(gamma) != depth:
+            raise ValueError(f"expected one gamma for each of {depth} blocks, got {len(gamma)}")
+        return gamma
+    if gamma is None:
+        gamma = Gamma()
+    elif not isinstance(gamma, Gamma):
+        gamma = Gamma(gamma, learn=False)
+    return [gamma] * depth

@@ -1,0 +1,64 @@
+"""Figures: functions that draw data on ``ax`` and return it; none of them shows or saves anything."""
+
+from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+
+def _axes(ax: Axes | None) -> Axes:
+    return Figure(layout="constrained").subplots() if ax is None else ax
+
+
+def kernel_heatmap(K: Sequence[Sequence[float]] | Any, *, ax: Axes | None = None) -> Axes:
+    """Draw a kernel matrix with its values in [0, 1] as colours; a small one with numbers too.
+
+    >>> kernel_heatmap([[1.0, 0.3], [0.3, 1.0]]).get_xlabel()
+    'element'
+    """
+    ax = _axes(ax)
+    n = len(K)
+    ax.imshow(K, vmin=0, vmax=1, cmap="viridis")
+    ax.set(xlabel="element", ylabel="element")
+    if n <= 12:
+        ticks = range(n)
+        ax.set_xticks(ticks, [str(i + 1) for i in ticks])
+        ax.set_yticks(ticks, [str(i + 1) for i in ticks])
+        for i, row in enumerate(K):
+            for j, value in enumerate(row):
+                color = "white" if value < 0.6 else "black"
+                ax.text(j, i, f"{value:.2f}", ha="center", va="center", color=color, fontsize=9)
+    return ax
+
+
+def accuracy_curve(
+    points: Sequence[tuple[float, float]],
+    *,
+    ax: Axes | None = None,
+    label: str | None = None,
+    style: str = "o-",
+) -> Axes:
+    """Draw the mean of y over equal x as a line, with ± one standard deviation as a band.
+
+    Args:
+        points: pairs (x, y), several with one x where there were several seeds.
+        ax: where to draw.
+        label: for the legend.
+        style: matplotlib's short form of marker, line and colour.
+
+    >>> accuracy_curve([(0.5, 0.8), (0.5, 0.9), (1.0, 0.7)]).lines[0].get_ydata().round(2).tolist()
+    [0.85, 0.7]
+    """
+    ax = _axes(ax)
+    at: dict[float, list[float]] = {}
+    for x, y in sorted(points):
+        at.setdefault(x, []).append(y)
+    means = [fmean(ys) for ys in at.values()]
+    spreads = [stdev(ys) if len(ys) > 1 else 0.0 for ys in at.values()]
+    (line,) = ax.plot(list(at), means, style, label=label, markersize=4)
+    low, high = ([m + sign * s for m, s in zip(means, spreads, strict=True)] for sign in (-1, 1))
+    if any(spreads):
+        ax.fill_between(list(at), low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    return ax

@@ -1,0 +1,179 @@
+"""What a model's raw outputs mean: the loss to train them with, the prediction, the scores.
+
+Models know nothing of tasks and tasks nothing of models; ``out [b, k]`` is all that passes between.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+
+
+class Task(Protocol):
+    """What training and evaluation ask of a task."""
+
+    metric: ClassVar[str]
+    """The score by which people judge the task; it is shown during training."""
+
+    def loss(self, out: Tensor, y: Tensor) -> Tensor:
+        """The mean loss of a batch, to be minimised."""
+
+    def predict(self, out: Tensor) -> Tensor:
+        """The decoded predictions."""
+
+    def score(self, out: Tensor, y: Tensor) -> dict[str, float]:
+        """Scores over a whole evaluation, by name; ``loss`` is one of them."""
+
+
+def _share(hits: Tensor) -> float:
+    return hits.double().mean().item()
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Two classes: ``out [b, 1]`` is the log-odds of class 1.
+
+    >>> task = Binary()
+    >>> task.predict(torch.tensor([[-1.0], [2.0]]))
+    tensor([0, 1])
+    >>> task.score(torch.tensor([[-1.0], [2.0]]), torch.tensor([0, 0]))["accuracy"]
+    0.5
+    """
+
+    metric: ClassVar[str] = "accuracy"
+
+    def loss(self, out: Float[Tensor, "b 1"], y: Shaped[Tensor, " b"]) -> Float[Tensor, ""]:
+        """Cross-entropy."""
+        return binary_cross_entropy_with_logits(out.squeeze(-1), y.to(out.dtype))
+
+    def predict(self, out: Float[Tensor, "b 1"]) -> Int[Tensor, " b"]:
+        """The likelier class."""
+        return (out.squeeze(-1) > 0).long()
+
+    def probabilities(self, out: Float[Tensor, "b 1"]) -> Float[Tensor, "b 2"]:
+        """The probability of either class."""
+        p = out.sigmoid()
+        return torch.cat([1 - p, p], dim=-1)
+
+    def score(self, out: Float[Tensor, "b 1"], y: Shaped[Tensor, " b"]) -> dict[str, float]:
+        """Accuracy."""
+        return {"loss": self.loss(out, y).item(), "accuracy": _share(self.predict(out) == y)}
+
+
+@dataclass(frozen=True)
+class Classes:
+    """One of k classes: ``out [b, k]`` are logits.
+
+    Args:
+        label_smoothing: share of the target that is spread over all classes in training.
+
+    >>> Classes().predict(torch.tensor([[0.0, 3.0, 1.0]]))
+    tensor([1])
+    """
+
+    label_smoothing: float = 0.0
+    metric: ClassVar[str] = "accuracy"
+
+    def loss(self, out: Float[Tensor, "b k"], y: Int[Tensor, " b"]) -> Float[Tensor, ""]:
+        """Cross-entropy."""
+        return cross_entropy(out, y, label_smoothing=self.label_smoothing)
+
+    def predict(self, out: Float[Tensor, "b k"]) -> Int[Tensor, " b"]:
+        """The likeliest class."""
+        return out.argmax(-1)
+
+    def probabilities(self, out: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
+        """The probability of each class."""
+        return out.softmax(-1)
+
+    def score(self, out: Float[Tensor, "b k"], y: Int[Tensor, " b"]) -> dict[str, float]:
+        """Accuracy, and the plain cross-entropy as loss."""
+        return {
+            "loss": cross_entropy(out, y).item(),
+            "accuracy": _share(self.predict(out) == y),
+        }
+
+
+@dataclass(frozen=True)
+class Count:
+    """A count by Poisson regression: ``out [b, 1]`` is log λ.
+
+    The paper predicts the mode ⌊λ⌋. As the loss is least at λ = E[count], a perfect model stands right
+    on the edge between two modes; ``accuracy_round`` decodes by rounding λ instead.
+
+    Args:
+        decode: ``"mode"`` (the paper's) or ``"round"``, for `predict` and ``accuracy``.
+
+    >>> out = torch.tensor([[2.9]]).log()
+    >>> Count().predict(out), Count(decode="round").predict(out)
+    (tensor([2]), tensor([3]))
+    """
+
+    decode: str = "mode"
+    metric: ClassVar[str] = "accuracy"
+
+    def __post_init__(self) -> None:
+        if self.decode not in ("mode", "round"):
+            raise ValueError(f"decode must be 'mode' or 'round', got {self.decode!r}")
+
+    def loss(self, out: Float[Tensor, "b 1"], y: Shaped[Tensor, " b"]) -> Float[Tensor, ""]:
+        """Negative log-likelihood λ − y log λ + log y!."""
+        log_rate, y = out.squeeze(-1), y.to(out.dtype)
+        return (log_rate.exp() - y * log_rate + torch.lgamma(y + 1)).mean()
+
+    def predict(self, out: Float[Tensor, "b 1"]) -> Int[Tensor, " b"]:
+        """The count."""
+        return self._decode(out, self.decode)
+
+    def score(self, out: Float[Tensor, "b 1"], y: Shaped[Tensor, " b"]) -> dict[str, float]:
+        """Share of exact counts in either decoding, and the mean absolute error of λ."""
+        by = {d: _share(self._decode(out, d) == y) for d in ("mode", "round")}
+        return {
+            "loss": self.loss(out, y).item(),
+            "accuracy": by[self.decode],
+            "accuracy_mode": by["mode"],
+            "accuracy_round": by["round"],
+            "absolute_error": (out.squeeze(-1).exp() - y).abs().double().mean().item(),
+        }
+
+    @staticmethod
+    def _decode(out: Tensor, how: str) -> Tensor:
+        rate = out.squeeze(-1).exp()
+        return (rate.floor() if how == "mode" else rate.round()).long()
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Real targets ``y [b]`` or ``[b, k]`` by least squares: ``out [b, k]``.
+
+    >>> Regression().score(torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 3.0]))["r2"]
+    0.5
+    """
+
+    metric: ClassVar[str] = "r2"
+
+    def loss(
+        self, out: Float[Tensor, "b k"], y: Shaped[Tensor, " b"] | Shaped[Tensor, "b k"]
+    ) -> Float[Tensor, ""]:
+        """Mean squared error."""
+        return mse_loss(out, y.to(out.dtype).view_as(out))
+
+    def predict(self, out: Float[Tensor, "b k"]) -> Float[Tensor, " b"] | Float[Tensor, "b k"]:
+        """The outputs themselves; a single one without its axis."""
+        return out.squeeze(-1)
+
+    def score(
+        self, out: Float[Tensor, "b k"], y: Shaped[Tensor, " b"] | Shaped[Tensor, "b k"]
+    ) -> dict[str, float]:
+        """R² (share of the variance explained, mean over outputs) and the mean absolute error."""
+        out, y = out.double(), y.double().view_as(out)
+        residual = (out - y).square().sum(0)
+        total = (y - y.mean(0)).square().sum(0)
+        return {
+            "loss": self.loss(out, y).item(),
+            "r2": (1 - residual / total).mean().item(),
+            "absolute_error": (out - y).abs().mean().item(),
+        }

@@ -1,0 +1,297 @@
+"""Training and evaluation: a loop that knows no data set and no model class.
+
+A batch is a function of its number, ``batches(step) → (SetBatch, y)``. A run that was stopped at any moment
+thus continues bit for bit: the checkpoint holds the weights, the optimiser, the schedule and the global
+random state, and the data need none.
+"""
+
+import io
+import json
+import math
+import pickle
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import Adam, AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
+
+from setwise.config import Training
+from setwise.files import write_atomically
+from setwise.progress import Silent
+from setwise.sets import SetBatch
+from setwise.tasks import Task
+
+Batch = tuple[SetBatch, Tensor]
+Batches = Callable[[int], Batch]
+
+CHECKPOINT = "checkpoint.pt"
+METRICS = "metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class History:
+    """What a training run has to tell; time and counts include what came before a resumption."""
+
+    metrics: list[dict[str, float]]
+    """An entry an evaluation: step, loss, lr and, with validation data, its scores."""
+    steps: int
+    """Batches trained on."""
+    sets: int
+    """Sets in them."""
+    seconds: float
+    """Time spent."""
+
+
+def fit(
+    model: nn.Module,
+    task: Task,
+    batches: Batches,
+    training: Training,
+    *,
+    validation: Iterable[Batch] | None = None,
+    folder: Path | None = None,
+    resume: bool = False,
+    progress: Silent | None = None,
+) -> History:
+    """Train ``model`` in place.
+
+    Args:
+        model: called as ``model(x, mask)``; returns raw outputs.
+        task: gives the loss and the scores.
+        batches: the batch of each step, counted from 1.
+        training: steps, optimiser, schedule, precision and so on.
+        validation: batches to score at each evaluation; any iterable that can be gone through again.
+            Their loss steers the plateau schedule. Without them, the mean training loss since the last
+            evaluation does.
+        folder: where metrics and the checkpoint go; without one nothing is written.
+        resume: continue from the folder's checkpoint, if there is one.
+        progress: shows how far it has come.
+
+    Returns:
+        The metrics over time, and what the training cost.
+    """
+    fabric = Fabric(accelerator="auto", devices=1, precision=training.precision)
+    adam = _optimizer(model, training)
+    schedule = _schedule(adam, training)
+    network, optimizer = fabric.setup(model, adam)
+    run = _Run(model, adam, schedule)
+    if resume and folder is not None:
+        run.load(folder / CHECKPOINT)
+    log = _Log(folder, run.step, tensorboard=training.tensorboard)
+
+    network.train()
+    with progress or Silent() as bar:
+        bar.begin(training.steps, run.step)
+        for step in range(run.step + 1, training.steps + 1):
+            batch, y = batches(step)
+            batch, y = batch.to(fabric.device), y.to(fabric.device)
+            loss = task.loss(network(batch.x, batch.mask), y)
+            fabric.backward(loss)
+            if training.clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), training.clip)
+            optimizer.step()
+            optimizer.zero_grad()
+            if isinstance(schedule, LambdaLR):
+                schedule.step()
+            run.count(loss, len(batch))
+            bar.advance(step)
+
+            if step % training.interval == 0 or step == training.steps:
+                entry = {"step": step, "loss": run.mean_loss(), "lr": adam.param_groups[0]["lr"]}
+                if validation is not None:
+                    scores = evaluate(network, task, validation)
+                    entry |= {f"validation_{name}": score for name, score in scores.items()}
+                if isinstance(schedule, ReduceLROnPlateau):
+                    schedule.step(entry.get("validation_loss", entry["loss"]))
+                log.write(entry)
+                bar.report(entry)
+                due = run.since_saved() >= training.checkpoint_seconds or step == training.steps
+                if folder is not None and due:
+                    run.save(folder / CHECKPOINT)
+    return History(log.entries, run.step, run.sets, run.seconds)
+
+
+@torch.no_grad()
+def outputs(model: nn.Module, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
+    """The raw outputs for all batches, ``[sets, k]``, with their targets; the model is in eval mode."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    mode = model.training
+    model.eval()
+    try:
+        pairs = [(model(b.x.to(device), _to(b.mask, device)).cpu(), y) for b, y in batches]
+    finally:
+        model.train(mode)
+    if not pairs:
+        raise ValueError("expected at least one batch to evaluate, got none")
+    return torch.cat([out for out, _ in pairs]), torch.cat([y for _, y in pairs])
+
+
+def evaluate(model: nn.Module, task: Task, batches: Iterable[Batch]) -> dict[str, float]:
+    """The task's scores over all batches together."""
+    return task.score(*outputs(model, batches))
+
+
+def _to(mask: Tensor | None, device: torch.device) -> Tensor | None:
+    return None if mask is None else mask.to(device)
+
+
+def _optimizer(model: nn.Module, training: Training) -> Optimizer:
+    make = AdamW if training.optimizer == "adamw" else Adam
+    return make(model.parameters(), lr=training.lr, weight_decay=training.weight_decay, fused=True)
+
+
+def _schedule(optimizer: Optimizer, training: Training) -> LambdaLR | ReduceLROnPlateau | None:
+    if training.schedule == "plateau":
+        return ReduceLROnPlateau(
+            optimizer, factor=training.plateau_factor, patience=training.plateau_patience
+        )
+    if training.schedule == "constant" and not training.warmup:
+        return None
+
+    def factor(step: int) -> float:
+        if step < training.warmup:
+            return (step + 1) / training.warmup
+        if training.schedule == "constant":
+            return 1.0
+        share = (step - training.warmup) / max(training.steps - training.warmup, 1)
+        return 0.5 * (1 + math.cos(math.pi * min(share, 1.0)))
+
+    return LambdaLR(optimizer, factor)
+
+
+class _Run:
+    """The state of a run, as the checkpoint holds it."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, schedule: LambdaLR | ReduceLROnPlateau | None
+    ) -> None:
+        self.parts: dict[str, Any] = {"model": model, "optimizer": optimizer}
+        if schedule is not None:
+            self.parts["schedule"] = schedule
+        self.step = 0
+        self.sets = 0
+        self.before = 0.0
+        self.started = self.saved = time.perf_counter()
+        self._forget_losses()
+
+    @property
+    def seconds(self) -> float:
+        return self.before + time.perf_counter() - self.started
+
+    def since_saved(self) -> float:
+        return time.perf_counter() - self.saved
+
+    def _forget_losses(self) -> None:
+        self.losses: Tensor | float = 0.0
+        self.counted = 0
+
+    def count(self, loss: Tensor, sets: int) -> None:
+        self.step += 1
+        self.sets += sets
+        self.losses = self.losses + loss.detach()
+        self.counted += 1
+
+    def mean_loss(self) -> float:
+        """The mean loss since this was asked last."""
+        mean = float(self.losses) / self.counted
+        if not math.isfinite(mean):
+            raise FloatingPointError(
+                f"the loss became {mean} by step {self.step}: lower the learning rate, "
+                "clip the gradient, or look for bad values in the data"
+            )
+        self._forget_losses()
+        return mean
+
+    def save(self, path: Path) -> None:
+        state: dict[str, Any] = {name: part.state_dict() for name, part in self.parts.items()}
+        state |= {"step": self.step, "sets": self.sets, "seconds": self.seconds}
+        state["random"] = torch.get_rng_state()
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        write_atomically(path, buffer.getvalue())
+        self.saved = time.perf_counter()
+
+    def load(self, path: Path) -> None:
+        """Take up the state in ``path``; where there is none yet, start at the beginning."""
+        if not path.exists():
+            return
+        state = load_checkpoint(path)
+        try:
+            for name, part in self.parts.items():
+                part.load_state_dict(state[name])
+            self.step, self.sets, self.before = state["step"], state["sets"], state["seconds"]
+            torch.set_rng_state(state["random"])
+        except (KeyError, ValueError, RuntimeError, TypeError) as error:
+            raise ValueError(f"{path} does not belong to this model and training: {error}") from error
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint without executing anything in it.
+
+    Its ``"model"`` is the state dict of the trained model.
+    """
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise
+    except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{path} is not a readable checkpoint: {reason}") from error
+    if not isinstance(state, dict) or "model" not in state:
+        raise ValueError(f"{path} is not a checkpoint: it holds no model")
+    return state
+
+
+class _Log:
+    """The metrics of a run: a JSON line an evaluation and, if wanted, TensorBoard events."""
+
+    def __init__(self, folder: Path | None, step: int, *, tensorboard: bool) -> None:
+        self.path = None if folder is None else folder / METRICS
+        self.entries: list[dict[str, float]] = []
+        self.board = None
+        if self.path is None:
+            return
+        if step and self.path.exists():  # lines after the checkpoint will be written again
+            self.entries = _entries_until(self.path, step)
+        lines = "".join(json.dumps(entry) + "\n" for entry in self.entries)
+        write_atomically(self.path, lines.encode())
+        if tensorboard:
+            self.board = _summary_writer(self.path.parent, step)
+
+    def write(self, entry: dict[str, float]) -> None:
+        self.entries.append(entry)
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+        if self.board is not None:
+            for name, value in entry.items():
+                self.board.add_scalar(name, value, entry["step"])
+            self.board.flush()
+
+
+def _entries_until(path: Path, step: int) -> list[dict[str, float]]:
+    entries = []
+    for line in path.read_text().splitlines():
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:  # the last line of a killed run may be cut short
+            break
+        if entry["step"] <= step:
+            entries.append(entry)
+    return entries
+
+
+def _summary_writer(folder: Path, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            "training.tensorboard needs the tensorboard package: pip install 'setwise[tensorboard]'"
+        ) from error
+    return SummaryWriter(folder, purge_step=step + 1)
