@@ -4,6 +4,7 @@ import platform
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ def run(
         result: dict[str, Any] = read_json(folder / "result.json")
         write_json(record, result)
         return result
+    revision = _revision()
     if experiment.threads is not None:
         torch.set_num_threads(experiment.threads)
     torch.manual_seed(seed)
@@ -84,7 +86,7 @@ def run(
             "setwise": setwise.__version__,
             **{name: version(name) for name in ("torch", "numpy", "lightning-fabric")},
         },
-        "revision": _revision(),
+        "revision": revision,
         "data": experiment.data,
     }
     write_json(folder / "result.json", result)
@@ -125,8 +127,9 @@ def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str
     return ""
 
 
+@cache
 def _revision() -> str | None:
-    """The git revision of the source, with a plus sign if it has uncommitted changes."""
+    """The git revision of the source as it was loaded, with a plus sign if it had uncommitted changes."""
     source = Path(__file__).parent
 
     def git(*arguments: str) -> str:
