@@ -6,13 +6,14 @@ the row-stochastic matrix made from it. ``W[i, j]`` is zero unless both ends are
 multiplies by ``W`` never has to know the mask.
 """
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 
+@runtime_checkable
 class Propagator(Protocol):
     """Whatever can be multiplied with the features: a dense ``W``, or an operator that stands for one."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ class SetBatch:
             )
 
     @classmethod
-    def pack(cls, sets: Any) -> Self:
+    def pack(cls, sets: Any) -> "SetBatch":
         """Make a batch of what holds the sets.
 
         Args:
@@ -50,19 +50,19 @@ class SetBatch:
             return cls(sets.x, sets.mask)
         if isinstance(sets, Tensor):
             return cls.from_list(list(sets.unbind())) if sets.is_nested else cls(sets)
-        if isinstance(sets, np.ndarray):
+        if isinstance(sets, np.ndarray) and sets.dtype != object:
             return cls(_tensor(sets, "the array of sets"))
         if isinstance(sets, tuple) and len(sets) == 2 and _is_ptr(sets[1]):
             return cls.from_ptr(*sets)
-        if isinstance(sets, Sequence) and not isinstance(sets, str | bytes):
-            return cls.from_list(sets)
+        if isinstance(sets, Sequence | np.ndarray) and not isinstance(sets, str | bytes):
+            return cls.from_list(list(sets))
         raise TypeError(
             "sets must be a list of arrays, an array, (values, ptr) or a nested tensor, "
             f"got {type(sets).__name__}"
         )
 
     @classmethod
-    def from_list(cls, sets: Sequence[Any]) -> Self:
+    def from_list(cls, sets: Sequence[Any]) -> "SetBatch":
         """Pack a list of ``[n_i, …]`` arrays or tensors."""
         if not len(sets):
             raise ValueError("expected at least one set, got an empty list")
@@ -78,7 +78,7 @@ class SetBatch:
         return cls._from_values(torch.cat(tensors), torch.tensor([len(t) for t in tensors]))
 
     @classmethod
-    def from_ptr(cls, values: Any, ptr: Any) -> Self:
+    def from_ptr(cls, values: Any, ptr: Any) -> "SetBatch":
         """Pack concatenated elements ``values [N, …]`` with the boundaries ``ptr [b + 1]``.
 
         >>> SetBatch.from_ptr(torch.arange(5.0), [0, 2, 5]).x.tolist()
@@ -93,7 +93,7 @@ class SetBatch:
         return cls._from_values(values, sizes)
 
     @classmethod
-    def from_index(cls, values: Any, index: Any, *, sets: int | None = None) -> Self:
+    def from_index(cls, values: Any, index: Any, *, sets: int | None = None) -> "SetBatch":
         """Pack elements ``values [N, …]`` whose set is told by ``index [N]``, as in PyTorch Geometric.
 
         Args:
@@ -111,13 +111,15 @@ class SetBatch:
             )
         if len(index) and index.min() < 0:
             raise ValueError(f"index must not be negative, got {int(index.min())}")
+        if not len(index) and not sets:
+            raise ValueError("from_index needs elements or the number of sets, got neither")
         sizes = torch.bincount(index, minlength=sets or 0)
         if sets is not None and len(sizes) > sets:
             raise ValueError(f"index must stay below {sets} sets, got {len(sizes) - 1}")
         return cls._from_values(values[index.argsort(stable=True)], sizes)
 
     @classmethod
-    def _from_values(cls, values: Tensor, sizes: Tensor) -> Self:
+    def _from_values(cls, values: Tensor, sizes: Tensor) -> "SetBatch":
         n = int(sizes.max())
         mask = torch.arange(n, device=values.device) < sizes.to(values.device).unsqueeze(-1)
         x = values.new_zeros(len(sizes), n, *values.shape[1:])
@@ -138,10 +140,10 @@ class SetBatch:
             return torch.ones(self.x.shape[:2], dtype=torch.bool, device=self.x.device)
         return self.mask
 
-    def to(self, *args: Any, **kwargs: Any) -> Self:
+    def to(self, *args: Any, **kwargs: Any) -> "SetBatch":
         """Move or cast the elements as ``Tensor.to`` does; the mask goes along to the device."""
         x = self.x.to(*args, **kwargs)
-        return type(self)(x, None if self.mask is None else self.mask.to(x.device))
+        return SetBatch(x, None if self.mask is None else self.mask.to(x.device))
 
     def to_list(self) -> list[Tensor]:
         """The sets, each ``[n_i, …]``, without padding."""
@@ -166,7 +168,9 @@ def _tensor(values: Any, what: str) -> Tensor:
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{what} must hold numbers, got {array.dtype}")
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    plain = native.flags.c_contiguous and native.flags.writeable
+    tensor = torch.from_numpy(native if plain else native.copy())
     return tensor.to(torch.get_default_dtype()) if tensor.dtype == torch.float64 else tensor
 
 

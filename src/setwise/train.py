@@ -8,7 +8,6 @@ random state, and the data need none.
 import io
 import json
 import math
-import pickle
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -120,25 +119,26 @@ def fit(
 @torch.no_grad()
 def outputs(model: nn.Module, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
     """The raw outputs for all batches, ``[sets, k]``, with their targets; the model is in eval mode."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    weight = next(model.parameters(), torch.empty(0))
     mode = model.training
     model.eval()
+    outs, targets = [], []
     try:
-        pairs = [(model(b.x.to(device), _to(b.mask, device)).cpu(), y) for b, y in batches]
+        for batch, y in batches:
+            dtype = weight.dtype if batch.x.is_floating_point() else batch.x.dtype
+            batch = batch.to(weight.device, dtype)
+            outs.append(model(batch.x, batch.mask).cpu())
+            targets.append(y)
     finally:
         model.train(mode)
-    if not pairs:
+    if not outs:
         raise ValueError("expected at least one batch to evaluate, got none")
-    return torch.cat([out for out, _ in pairs]), torch.cat([y for _, y in pairs])
+    return torch.cat(outs), torch.cat(targets)
 
 
 def evaluate(model: nn.Module, task: Task, batches: Iterable[Batch]) -> dict[str, float]:
     """The task's scores over all batches together."""
     return task.score(*outputs(model, batches))
-
-
-def _to(mask: Tensor | None, device: torch.device) -> Tensor | None:
-    return None if mask is None else mask.to(device)
 
 
 def _optimizer(model: nn.Module, training: Training) -> Optimizer:
@@ -238,9 +238,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
+    except OSError:
         raise
-    except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    except Exception as error:  # reading damaged bytes may fail in any way there is
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"{path} is not a readable checkpoint: {reason}") from error
     if not isinstance(state, dict) or "model" not in state:

@@ -5,7 +5,6 @@ this contract can stand in a model: the ablations of the paper are such substitu
 """
 
 from collections.abc import Callable
-from typing import Self
 
 import torch
 from jaxtyping import Bool, Float
@@ -80,7 +79,7 @@ class LatentGraph(nn.Module):
     @torch.no_grad()
     def initialize_bandwidth(
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
-    ) -> Self:
+    ) -> "LatentGraph":
         """Set σ to the median distance between embedded elements of a first batch.
 
         With σ far from that scale all kernel values are alike and the graph has next to no gradient to

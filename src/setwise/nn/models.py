@@ -1,7 +1,7 @@
 """Deep Message Passing on Sets: Algorithm 1 of the paper."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Self, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -60,7 +60,7 @@ class DMPS(nn.Module):
         pool: Literal["sum", "mean", "max", "attention"] | nn.Module = "mean",
         encoder: nn.Module | None = None,
         activation: str = "relu",
-    ) -> Self:
+    ) -> "DMPS":
         """Build a model from sizes and names.
 
         Args:
@@ -149,7 +149,7 @@ class DMPS(nn.Module):
     @torch.no_grad()
     def initialize_bandwidth(
         self, x: Float[Tensor, "b n *f"], mask: Bool[Tensor, "b n"] | None = None
-    ) -> Self:
+    ) -> "DMPS":
         """Start the kernel's bandwidth from a first batch of raw sets; call it once before training.
 
         See `LatentGraph.initialize_bandwidth`. A graph that has no bandwidth is left as it is.

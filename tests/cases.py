@@ -1,0 +1,101 @@
+"""Every set function of the package, for the tests that all of them must pass."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+import setwise as sw
+
+DIM = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """A set function, how to make one, and what becomes of its output when the elements are permuted."""
+
+    name: str
+    make: Callable[[], nn.Module]
+    kind: Literal["invariant", "equivariant", "graph"]
+    smooth: bool = True
+    """Whether finite differences find its gradient (a maximum or a threshold has kinks)."""
+    constant: bool = False
+    """Whether its output depends on the mask alone, so that there is nothing to differentiate."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def convolution() -> nn.Module:
+    """Elements of DIM features as DIM × 1 images: an encoder that must not see padding."""
+    return nn.Sequential(nn.Unflatten(-1, (1, DIM)), nn.Conv1d(1, 3, 2), nn.Tanh(), nn.Flatten())
+
+
+def graph(**changes: object) -> sw.LatentGraph:
+    return sw.LatentGraph(DIM, (6, 5), activation="tanh", **changes)  # type: ignore[arg-type]
+
+
+def dmps(**changes: object) -> sw.DMPS:
+    arguments: dict[str, object] = {"dim": 6, "hidden": (5, 7), "activation": "tanh", "pool": "sum"}
+    return sw.DMPS.build(DIM, 3, **(arguments | changes))  # type: ignore[arg-type]
+
+
+GRAPHS = [
+    Case("latent", graph, "graph"),
+    Case("latent-laplace", partial(graph, kernel=sw.laplace_kernel), "graph"),
+    Case("latent-matern32", partial(graph, kernel=sw.matern32_kernel), "graph"),
+    Case("latent-matern52", partial(graph, kernel=sw.matern52_kernel), "graph"),
+    Case("latent-normalized", partial(graph, normalize=sw.row_normalize), "graph"),
+    Case(
+        "latent-tempered",
+        partial(graph, normalize=partial(sw.row_normalize, temperature=2.0)),
+        "graph",
+    ),
+    Case("uniform", sw.UniformGraph, "graph", constant=True),
+    Case("identity", sw.IdentityGraph, "graph", constant=True),
+    Case(
+        "sparsified",
+        lambda: sw.SparseGraph(graph(normalize=sw.row_normalize), partial(sw.sparsify, delta=0.2)),
+        "graph",
+        smooth=False,
+    ),
+    Case("top-2", lambda: sw.SparseGraph(graph(), partial(sw.top_k, k=2)), "graph", smooth=False),
+]
+ENCODERS = [
+    Case("mlp", lambda: sw.MLP(DIM, 6, 5, activation="tanh"), "equivariant"),
+    Case("element-encoder", lambda: sw.ElementEncoder(convolution()), "equivariant"),
+]
+POOLS = [
+    Case("sum-pool", sw.SumPool, "invariant"),
+    Case("mean-pool", sw.MeanPool, "invariant"),
+    Case("max-pool", sw.MaxPool, "invariant", smooth=False),
+    Case("attention-pool", lambda: sw.AttentionPool(DIM, 5), "invariant"),
+]
+MODELS = [
+    Case("v-dmps", partial(dmps, block="message-passing"), "invariant"),
+    Case("r-dmps", partial(dmps, block="residual"), "invariant"),
+    Case("d-dmps-ldc", partial(dmps, block="denoising"), "invariant"),
+    Case("d-dmps-fdc", partial(dmps, block="denoising", gamma=0.5), "invariant"),
+    Case("d-dmps-ug", partial(dmps, graph="uniform"), "invariant"),
+    Case("dmps-max", partial(dmps, pool="max"), "invariant", smooth=False),
+    Case("dmps-mean", partial(dmps, pool="mean"), "invariant"),
+    Case("dmps-attention", partial(dmps, pool="attention"), "invariant"),
+    Case("dmps-depth-0", partial(dmps, depth=0), "invariant"),
+    Case(
+        "dmps-encoder",
+        lambda: dmps(dim=9, encoder=sw.ElementEncoder(convolution())),
+        "invariant",
+    ),
+]
+CASES = [*GRAPHS, *ENCODERS, *POOLS, *MODELS]
+
+
+def padded(sizes: list[int], garbage: float = 0.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Random sets of these sizes, in one tensor, with ``garbage`` in the padding."""
+    generator = torch.Generator().manual_seed(seed)
+    batch = sw.SetBatch.pack([torch.randn(n, DIM, generator=generator) for n in sizes])
+    assert batch.mask is not None
+    return batch.x.masked_fill(~batch.mask[..., None], garbage), batch.mask

@@ -1,0 +1,27 @@
+"""Compile every set function into one graph and compare it with itself (run by test_contract.py)."""
+
+import torch
+
+from tests.cases import CASES, padded
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for case in CASES:
+        torch._dynamo.reset()
+        torch.manual_seed(1)
+        model = case.make()
+        # Reading out the real elements has a size that depends on the data: no single graph can hold it.
+        whole = "encoder" not in case.name
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=whole)
+        x, mask = padded([5, 3, 1, 0])
+        found, expected = compiled(x, mask), model(x, mask)
+        assert torch.allclose(found, expected, atol=1e-5), case.name
+        if expected.requires_grad:
+            parameters = list(model.parameters())
+            found, expected = (
+                torch.autograd.grad(out.square().sum(), parameters, allow_unused=True)
+                for out in (found, expected)
+            )
+            for a, b in zip(found, expected, strict=True):
+                assert (a is b is None) or torch.allclose(a, b, atol=1e-4), case.name
+        print(case.name)

@@ -1,0 +1,271 @@
+"""Layers and models: what they compute, how they start, what they refuse."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import setwise as sw
+from tests import oracle
+from tests.cases import padded
+
+
+def weights(layer: sw.Dense) -> tuple[list[list[float]], list[float]]:
+    return layer.linear.weight.tolist(), layer.linear.bias.tolist()
+
+
+def randomize_biases(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(parameter)
+
+
+@pytest.mark.parametrize("block", ["message-passing", "denoising", "residual"])
+@pytest.mark.parametrize("pool", ["sum", "mean", "max"])
+def test_a_whole_model_matches_plain_loops(block: str, pool: str) -> None:
+    model = sw.DMPS.build(  # type: ignore[call-overload]
+        2, 2, dim=3, hidden=(4, 5), depth=2, block=block, pool=pool, activation="tanh",
+        gamma=sw.Gamma(0.3) if block == "denoising" else None,
+    ).double()  # fmt: skip
+    randomize_biases(model)
+    with torch.no_grad():
+        model.graph.log_sigma.fill_(math.log(0.7))
+    raw = torch.randn(1, 4, 2, dtype=torch.float64)
+
+    x = oracle.dense(raw[0].tolist(), *weights(model.encoder.layers[0]), math.tanh)
+    z: oracle.Matrix = x
+    for layer in model.graph.embed.layers:
+        z = oracle.dense(z, *weights(layer), math.tanh)
+    W = oracle.softmax_rows(oracle.kernel_matrix(z, 0.7, oracle.rbf))
+    energies = [oracle.energy(x, W)]
+    for step in model.blocks:
+        messages = oracle.messages(W, x)
+        if block == "denoising":
+            x = oracle.dense(oracle.blend(x, messages, 0.3), *weights(step.dense), math.tanh)
+        else:
+            new = oracle.dense(messages, *weights(step.dense), math.tanh)
+            if block == "residual":
+                new = [[a + b for a, b in zip(u, v, strict=True)] for u, v in zip(x, new, strict=True)]
+            x = new
+        energies.append(oracle.energy(x, W))
+    expected = oracle.dense([oracle.pooled(x, pool)], *weights(model.head), lambda value: value)
+
+    assert torch.allclose(model(raw), torch.tensor(expected, dtype=torch.float64))
+    assert torch.allclose(model.latent_graph(raw), torch.tensor([W], dtype=torch.float64))
+    assert torch.allclose(model.dirichlet_energies(raw), torch.tensor([energies], dtype=torch.float64))
+
+
+def test_latent_graph_and_energies_respect_the_mask() -> None:
+    x, mask = padded([4, 2], math.nan)
+    model = sw.DMPS.build(4, 1)
+    W = model.latent_graph(x, mask)
+    assert isinstance(W, Tensor)
+    assert torch.allclose(W[1, :2, :2], model.latent_graph(x[1:, :2])[0], atol=1e-6)
+    energies = model.dirichlet_energies(x, mask)
+    assert torch.allclose(energies[1], model.dirichlet_energies(x[1:, :2])[0], atol=1e-6)
+    assert energies.shape == (2, 4)
+
+
+def test_gamma_one_is_message_passing_and_gamma_zero_sends_no_messages() -> None:
+    x, W = torch.randn(2, 5, 3), torch.rand(2, 5, 5).softmax(-1)
+    plain = sw.MessagePassingBlock(3)
+    one = sw.SetDenoisingBlock(3, gamma=sw.Gamma(1.0, learn=False))
+    zero = sw.SetDenoisingBlock(3, gamma=sw.Gamma(0.0, learn=False))
+    one.dense.load_state_dict(plain.dense.state_dict())
+    zero.dense.load_state_dict(plain.dense.state_dict())
+    assert torch.equal(one(x, W), plain(x, W))
+    assert torch.equal(zero(x, W), plain.dense(x))
+
+
+def test_without_messages_dmps_is_deepsets() -> None:
+    """W = I and sum pooling: ρ(Σ φ(x_i)), the paper's proof that DMPS is universal."""
+    model = sw.DMPS.build(3, 2, dim=4, depth=1, block="message-passing", graph=sw.IdentityGraph(), pool="sum")
+    x = torch.randn(2, 5, 3)
+    phi = nn.Sequential(model.encoder, model.blocks[0].dense)  # type: ignore[arg-type]
+    assert torch.allclose(model(x), model.head(phi(x).sum(1)), atol=1e-6)
+
+
+def test_one_gamma_for_all_blocks_or_one_each() -> None:
+    shared = sw.DMPS.build(3, 1, block="denoising")
+    assert len({id(b.gamma) for b in shared.blocks}) == 1
+    assert sum(name.endswith("logit") for name, _ in shared.named_parameters()) == 1
+    own = sw.DMPS.build(3, 1, block="denoising", gamma=[sw.Gamma(g) for g in (0.1, 0.5, 0.9)])
+    assert [round(b.gamma.value.item(), 3) for b in own.blocks] == [0.1, 0.5, 0.9]
+    fixed = sw.DMPS.build(3, 1, block="denoising", gamma=0.25)
+    assert not any("gamma" in name for name, _ in fixed.named_parameters())
+    assert all(b.gamma.value.item() == 0.25 for b in fixed.blocks)
+    assert sw.SetDenoisingBlock(3).gamma is not sw.SetDenoisingBlock(3).gamma
+
+
+def test_gamma_learns() -> None:
+    block = sw.SetDenoisingBlock(3)
+    block(torch.randn(1, 4, 3), torch.full((1, 4, 4), 0.25)).sum().backward()
+    assert block.gamma.logit.grad is not None
+    assert block.gamma.logit.grad != 0
+    assert block.gamma.value.item() == 0.5
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.1, 1.5, math.nan])
+def test_a_learned_gamma_lies_strictly_between_0_and_1(value: float) -> None:
+    with pytest.raises(ValueError, match=f"gamma must lie strictly between 0 and 1, got {value}"):
+        sw.Gamma(value)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5, math.nan])
+def test_a_fixed_gamma_lies_between_0_and_1(value: float) -> None:
+    with pytest.raises(ValueError, match=f"fixed gamma must lie between 0 and 1, got {value}"):
+        sw.Gamma(value, learn=False)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"block": "magic"}, r"block must be one of \['denoising', 'message-passing', 'residual'\], got 'magic'"),
+        ({"graph": "magic"}, r"graph must be one of \['latent', 'uniform'\], got 'magic'"),
+        ({"pool": "magic"}, r"pool must be one of \['attention', 'max', 'mean', 'sum'\], got 'magic'"),
+        ({"depth": -1}, "depth must not be negative, got -1"),
+        ({"dim": 0}, "out_dim must be at least 1, got 0"),
+        ({"activation": "magic"}, "activation must be one of .*, got 'magic'"),
+        ({"block": "residual", "gamma": 0.5}, "gamma belongs to denoising blocks, got it with block='residual'"),
+        ({"gamma": [sw.Gamma()]}, "expected one gamma for each of 3 blocks, got 1"),
+        ({"hidden": ()}, "at least one layer, got none"),
+    ],
+)  # fmt: skip
+def test_build_refuses_in_one_sentence(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sw.DMPS.build(3, 1, **arguments)  # type: ignore[arg-type]
+
+
+def test_build_takes_modules() -> None:
+    graph, pool, encoder = sw.UniformGraph(), sw.AttentionPool(8), sw.MLP(3, 5, 8)
+    model = sw.DMPS.build(3, 2, dim=8, graph=graph, pool=pool, encoder=encoder)
+    assert (model.graph, model.pool, model.encoder) == (graph, pool, encoder)
+    assert model(torch.randn(2, 5, 3)).shape == (2, 2)
+
+
+def test_the_uniform_graph_is_one_over_n() -> None:
+    x, mask = padded([4, 2])
+    W = sw.UniformGraph()(x, mask)
+    assert torch.allclose(W[0], torch.full((4, 4), 0.25))
+    assert torch.allclose(W[1, :2, :2], torch.full((2, 2), 0.5))
+
+
+class TestGivenGraph:
+    adjacency = torch.tensor([[1.0, 3.0, 0.0], [2.0, 0.0, 2.0], [0.0, 0.0, 0.0]])
+
+    def test_rows_are_scaled_and_the_lonely_listen_to_themselves(self) -> None:
+        W = sw.GivenGraph(self.adjacency)(torch.randn(2, 3, 4))
+        expected = torch.tensor([[0.25, 0.75, 0.0], [0.5, 0.0, 0.5], [0.0, 0.0, 1.0]])
+        assert torch.equal(W, expected.expand(2, 3, 3))
+
+    def test_padding_is_left_out(self) -> None:
+        mask = torch.tensor([[True, True, False]])
+        W = sw.GivenGraph(self.adjacency)(torch.full((1, 3, 4), math.nan), mask)
+        assert torch.equal(W[0], torch.tensor([[0.25, 0.75, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
+
+    def test_one_graph_a_set(self) -> None:
+        both = torch.stack([self.adjacency, torch.eye(3)])
+        W = sw.GivenGraph(both)(torch.randn(2, 3, 4))
+        assert torch.equal(W[1], torch.eye(3))
+        assert W[0, 0, 1] == 0.75
+
+    def test_it_travels_with_the_model(self) -> None:
+        model = sw.DMPS.build(4, 1, graph=sw.GivenGraph(self.adjacency))
+        assert torch.equal(model.state_dict()["graph.adjacency"][0], self.adjacency)
+        assert model.initialize_bandwidth(torch.randn(2, 3, 4)) is model
+
+    @pytest.mark.usefixtures("unchecked")
+    def test_absurd_graphs_are_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"must be \[n, n\] or \[b, n, n\], got \[2, 3\]"):
+            sw.GivenGraph(torch.zeros(2, 3))
+        with pytest.raises(ValueError, match="finite, non-negative"):
+            sw.GivenGraph(-torch.ones(2, 2))
+        with pytest.raises(ValueError, match="finite, non-negative"):
+            sw.GivenGraph(torch.full((2, 2), math.nan))
+        with pytest.raises(ValueError, match="got a batch of 1 sets of 5 elements"):
+            sw.GivenGraph(self.adjacency)(torch.randn(1, 5, 4))
+        with pytest.raises(ValueError, match="got a batch of 3 sets of 3 elements"):
+            sw.GivenGraph(torch.stack([self.adjacency] * 2))(torch.randn(3, 3, 4))
+
+
+class TestBandwidth:
+    def test_it_starts_at_the_median_distance_of_the_embedded_elements(self) -> None:
+        graph = sw.LatentGraph(3, (8, 8))
+        x = 100 * torch.randn(4, 10, 3)
+        z = graph.embed(x)
+        distances = torch.stack([torch.pdist(u) for u in z]).flatten()
+        assert graph.initialize_bandwidth(x) is graph
+        assert torch.isclose(graph.sigma, distances.median(), rtol=1e-4)
+        assert 0.5 < graph.similarity(x).median() < 0.7
+
+    def test_padding_does_not_count(self) -> None:
+        graph, (x, mask) = sw.LatentGraph(4), padded([5, 3], 1e6)
+        y, _ = padded([5, 3])
+        sigma = graph.initialize_bandwidth(x, mask).sigma.item()
+        assert sigma == graph.initialize_bandwidth(y, mask).sigma.item()
+
+    def test_sigma_is_learned_and_positive(self) -> None:
+        graph = sw.LatentGraph(3, sigma=0.25)
+        assert math.isclose(graph.sigma.item(), 0.25, rel_tol=1e-6)
+        graph(torch.randn(1, 5, 3))[0, 0, 1].backward()
+        assert graph.log_sigma.grad is not None
+        assert graph.log_sigma.grad != 0
+
+    @pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan])
+    def test_absurd_bandwidths_are_refused(self, sigma: float) -> None:
+        with pytest.raises(ValueError, match=f"sigma must be positive, got {sigma}"):
+            sw.LatentGraph(3, sigma=sigma)
+
+
+def test_similarity_is_the_kernel_and_zero_at_padding() -> None:
+    graph, (x, mask) = sw.LatentGraph(4), padded([4, 2])
+    K = graph.similarity(x, mask)
+    assert (K[1, 2:] == 0).all()
+    assert (K[1, :, 2:] == 0).all()
+    assert torch.allclose(K[1, :2, :2], graph.similarity(x[1:, :2])[0], atol=1e-6)
+    assert torch.allclose(sw.row_softmax(K, mask), graph(x, mask))
+
+
+@pytest.mark.parametrize(("activation", "gain"), [("tanh", 5 / 3), ("relu", 2**0.5), ("identity", 1.0)])
+def test_layers_start_variance_preserving(activation: str, gain: float) -> None:
+    layer = sw.Dense(400, 600, activation=activation)
+    assert math.isclose(layer.linear.weight.std().item(), gain * (2 / 1000) ** 0.5, rel_tol=0.02)
+    assert (layer.linear.bias == 0).all()
+
+
+def test_a_deep_tanh_network_does_not_fade() -> None:
+    x = torch.randn(1, 200, 64)
+    deep = sw.MLP(64, *[64] * 8, activation="tanh")
+    assert deep(x).std() > 0.4
+
+
+def test_initialize_draws_everything_from_the_generator() -> None:
+    a, b, c = (sw.initialize(sw.DMPS.build(3, 1), torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    weight = "graph.embed.layers.1.linear.weight"
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+    assert not torch.equal(a.state_dict()[weight], c.state_dict()[weight])
+
+
+def test_element_encoder_never_shows_padding_to_the_network() -> None:
+    seen: list[Tensor] = []
+
+    class Spy(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(x)
+            return x.flatten(1)
+
+    x = torch.arange(24.0).view(2, 3, 2, 2)
+    mask = torch.tensor([[True, False, True], [False, False, True]])
+    out = sw.ElementEncoder(Spy())(x, mask)
+    assert torch.equal(seen[0], x[mask])
+    assert torch.equal(out, x.flatten(2) * mask[..., None])
+
+
+def test_attention_is_readable_and_sums_to_one() -> None:
+    pool, (x, mask) = sw.AttentionPool(4), padded([5, 2, 0])
+    a = pool.attention(x, mask)
+    assert torch.allclose(a.sum(1), torch.tensor([1.0, 1.0, 0.0]))
+    assert (a[~mask] == 0).all()
+    assert torch.allclose(pool(x, mask), (a[..., None] * x).sum(1), atol=1e-6)

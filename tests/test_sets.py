@@ -1,0 +1,134 @@
+"""Packing sets and getting them back."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from setwise import SetBatch
+
+SETS = [torch.randn(3, 2), torch.randn(0, 2), torch.randn(1, 2), torch.randn(5, 2)]
+
+
+def equal(found: list[Tensor], expected: list[Tensor]) -> bool:
+    return len(found) == len(expected) and all(map(torch.equal, found, expected))
+
+
+@given(
+    sizes=st.lists(st.integers(0, 6), min_size=1, max_size=5), features=st.sampled_from([(), (2,), (1, 3, 3)])
+)
+def test_every_way_out_leads_back_in(sizes: list[int], features: tuple[int, ...]) -> None:
+    sets = [torch.randn(n, *features) for n in sizes]
+    batch = SetBatch.pack(sets)
+    assert batch.x.shape == (len(sizes), max(sizes), *features)
+    assert batch.sizes.tolist() == sizes
+    assert len(batch) == len(sizes)
+    assert batch.mask is not None
+    assert (batch.x[~batch.mask] == 0).all()
+    assert equal(batch.to_list(), sets)
+    assert equal(SetBatch.pack(batch.to_ptr()).to_list(), sets)
+    values, index = batch.to_index()
+    assert equal(SetBatch.from_index(values, index, sets=len(sizes)).to_list(), sets)
+
+
+def test_nested_tensors() -> None:
+    nested = SetBatch.pack(SETS).to_nested()
+    assert nested.is_nested
+    assert equal(SetBatch.pack(nested).to_list(), SETS)
+    assert equal(SetBatch.pack(torch.nested.nested_tensor(SETS, layout=torch.jagged)).to_list(), SETS)
+
+
+def test_arrays_of_one_size_need_no_mask() -> None:
+    for array in (np.ones((2, 3, 4)), torch.ones(2, 3, 4)):
+        batch = SetBatch.pack(array)
+        assert batch.mask is None
+        assert batch.x.dtype == torch.float32
+        assert batch.sizes.tolist() == [3, 3]
+        assert equal(batch.to_list(), [torch.ones(3, 4)] * 2)
+
+
+def test_numpy_objects_and_lists_of_lists() -> None:
+    ragged = np.empty(2, dtype=object)
+    ragged[:] = [np.ones((1, 2)), np.ones((3, 2))]
+    assert SetBatch.pack(ragged).sizes.tolist() == [1, 3]
+    assert SetBatch.pack([[[1.0, 2.0]], [[1.0, 2.0], [3.0, 4.0]]]).sizes.tolist() == [1, 2]
+
+
+def test_arrays_that_torch_would_not_take() -> None:
+    backwards = np.arange(6.0).reshape(3, 2)[::-1]
+    frozen = np.arange(4.0).reshape(2, 2)
+    frozen.flags.writeable = False
+    swapped = np.arange(2.0).reshape(1, 2).astype(">f8")
+    batch = SetBatch.pack([backwards, frozen, swapped])
+    assert [s.tolist() for s in batch.to_list()] == [backwards.tolist(), frozen.tolist(), [[0.0, 1.0]]]
+
+
+def test_ptr_may_be_any_integers_and_two_sets_in_a_tuple_are_sets() -> None:
+    values = np.arange(6.0).reshape(3, 2)
+    for ptr in ([0, 1, 3], np.array([0, 1, 3]), torch.tensor([0, 1, 3])):
+        assert SetBatch.pack((values, ptr)).sizes.tolist() == [1, 2]
+    assert SetBatch.pack((values, values[:1])).sizes.tolist() == [3, 1]
+
+
+def test_index_need_not_be_sorted() -> None:
+    batch = SetBatch.from_index(torch.arange(4.0), torch.tensor([2, 0, 2, 0]))
+    assert equal(batch.to_list(), [torch.tensor([1.0, 3.0]), torch.tensor([]), torch.tensor([0.0, 2.0])])
+
+
+def test_a_batch_is_a_batch_already() -> None:
+    batch = SetBatch.pack(SETS)
+    again = SetBatch.pack(batch)
+    assert again.x is batch.x
+    assert again.mask is batch.mask
+
+
+def test_to_casts_the_elements_and_keeps_the_mask() -> None:
+    batch = SetBatch.pack(SETS).to(torch.float64)
+    assert batch.x.dtype == torch.float64
+    assert batch.mask is not None
+    assert batch.mask.dtype == torch.bool
+    assert SetBatch(torch.ones(1, 2)).to(torch.float64).mask is None
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        ([], "expected at least one set, got an empty list"),
+        (
+            [np.ones((2, 3)), np.ones((2, 4))],
+            r"set 1 has elements of shape \[4\], expected \[3\] as in set 0",
+        ),
+        ([np.ones((2, 3)), 5.0], "set 1 must be an array of elements, got a single number"),
+        ([np.ones(2), np.array(["a"])], "set 1 must hold numbers, got <U1"),
+        (np.array(["a"]), "array of sets must hold numbers"),
+        (np.ones(3), r"x must be \[sets, elements, …\], got \[3\]"),
+        ((np.ones(3), [0, 2]), "ptr must end at the 3 values there are, got 2"),
+        ((np.ones(3), [0, 3, 2]), "ptr must rise from 0"),
+        ((np.ones(3), [1, 3]), "ptr must rise from 0"),
+        ((np.ones(3), [0]), "ptr must rise from 0"),
+        ("abc", "sets must be a list of arrays, .* got str"),
+        (5, "sets must be a list of arrays, .* got int"),
+    ],
+)
+def test_bad_sets_get_one_clear_sentence(sets: object, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        SetBatch.pack(sets)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_bad_masks_and_indices_too() -> None:
+    with pytest.raises(ValueError, match=r"mask must be bool \[2, 3\], got torch.float32 \[2, 3\]"):
+        SetBatch(torch.ones(2, 3, 1), torch.ones(2, 3))
+    with pytest.raises(ValueError, match=r"mask must be bool \[2, 3\], got torch.bool \[3, 2\]"):
+        SetBatch(torch.ones(2, 3, 1), torch.ones(3, 2, dtype=torch.bool))
+    with pytest.raises(ValueError, match="index must name the set of each of 3 elements"):
+        SetBatch.from_index(torch.ones(3), torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match="index must not be negative, got -1"):
+        SetBatch.from_index(torch.ones(2), torch.tensor([0, -1]))
+    with pytest.raises(ValueError, match="index must stay below 1 sets, got 1"):
+        SetBatch.from_index(torch.ones(2), torch.tensor([0, 1]), sets=1)
+    with pytest.raises(ValueError, match="from_index needs elements or the number of sets"):
+        SetBatch.from_index(torch.ones(0), torch.tensor([]))

@@ -1,0 +1,69 @@
+"""Losses, predictions and scores against what one works out by hand."""
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+from setwise import Binary, Classes, Count, Regression
+
+
+def test_binary() -> None:
+    out, y = torch.tensor([[-1.0], [2.0], [0.5]]), torch.tensor([0, 1, 0])
+    p = [1 / (1 + math.exp(-v)) for v in (-1.0, 2.0, 0.5)]
+    expected = -(math.log(1 - p[0]) + math.log(p[1]) + math.log(1 - p[2])) / 3
+    assert math.isclose(Binary().loss(out, y).item(), expected, rel_tol=1e-6)
+    assert Binary().predict(out).tolist() == [0, 1, 1]
+    assert Binary().probabilities(out)[:, 1].tolist() == pytest.approx(p)
+    assert Binary().probabilities(out).sum(1).tolist() == pytest.approx([1, 1, 1])
+    score = Binary().score(out, y)
+    assert score == pytest.approx({"loss": expected, "accuracy": 2 / 3})
+
+
+def test_classes() -> None:
+    out, y = torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]]), torch.tensor([1, 2])
+    expected = -(out.softmax(1)[0, 1].log() + out.softmax(1)[1, 2].log()) / 2
+    assert torch.isclose(Classes().loss(out, y), expected)
+    assert Classes().predict(out).tolist() == [1, 0]
+    assert Classes().probabilities(out).sum(1).tolist() == pytest.approx([1, 1])
+    smooth = Classes(label_smoothing=0.3)
+    spread = 0.7 * expected - 0.3 * out.log_softmax(1).mean()
+    assert torch.isclose(smooth.loss(out, y), spread)
+    assert smooth.score(out, y) == pytest.approx({"loss": expected.item(), "accuracy": 0.5})
+
+
+def test_count() -> None:
+    rates, y = [2.9, 0.4, 7.1], torch.tensor([3, 0, 6])
+    out = torch.tensor(rates).log().unsqueeze(1)
+    expected = -sum(stats.poisson.logpmf(k, rate) for k, rate in zip(y.tolist(), rates, strict=True)) / 3
+    assert math.isclose(Count().loss(out, y).item(), expected, rel_tol=1e-5)
+    assert Count().predict(out).tolist() == [2, 0, 7]
+    assert Count(decode="round").predict(out).tolist() == [3, 0, 7]
+    score = Count().score(out, y)
+    assert score["accuracy"] == score["accuracy_mode"] == pytest.approx(1 / 3)
+    assert score["accuracy_round"] == pytest.approx(2 / 3)
+    assert Count(decode="round").score(out, y)["accuracy"] == pytest.approx(2 / 3)
+    assert score["absolute_error"] == pytest.approx((0.1 + 0.4 + 1.1) / 3, abs=1e-5)
+
+
+def test_count_decodes_by_mode_or_round_only() -> None:
+    with pytest.raises(ValueError, match="decode must be 'mode' or 'round', got 'floor'"):
+        Count(decode="floor")
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+def test_regression(shape: tuple[int, ...]) -> None:
+    out = torch.tensor([[1.0], [2.0], [4.0], [4.0]])
+    y = torch.tensor([1.0, 3.0, 3.0, 5.0]).view(shape)
+    assert Regression().loss(out, y).item() == pytest.approx(3 / 4)
+    assert Regression().predict(out).tolist() == [1.0, 2.0, 4.0, 4.0]
+    assert Regression().score(out, y) == pytest.approx(
+        {"loss": 3 / 4, "r2": 1 - 3 / 8, "absolute_error": 3 / 4}
+    )
+
+
+def test_regression_on_several_targets() -> None:
+    out, y = torch.tensor([[1.0, 0.0], [3.0, 2.0]]), torch.tensor([[1.0, 0.0], [3.0, 4.0]])
+    assert Regression().predict(out).shape == (2, 2)
+    assert Regression().score(out, y)["r2"] == pytest.approx((1 + 0.5) / 2)
