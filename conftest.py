@@ -1,7 +1,6 @@
 """Tests run with every array annotation of the package checked by beartype."""
 
 import os
-
 from collections.abc import Iterator
 
 from jaxtyping import config, install_import_hook

@@ -1,4 +1,4 @@
-"""The paper's equations in plain Python loops over lists of floats: slow, obvious, independent of the package.
+"""The paper's equations in plain Python loops over lists of floats: slow, obvious, independent.
 
 Nothing here imports the package. A matrix is a list of rows; sets have no padding.
 """

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from setwise import functional as F
+from setwise import functional as fn
 from tests import oracle
 
 KERNELS: list[tuple[Callable[[Tensor, Tensor], Tensor], oracle.Kernel]] = [
-    (F.rbf_kernel, oracle.rbf),
-    (F.laplace_kernel, oracle.laplace),
-    (F.matern32_kernel, oracle.matern32),
-    (F.matern52_kernel, oracle.matern52),
+    (fn.rbf_kernel, oracle.rbf),
+    (fn.laplace_kernel, oracle.laplace),
+    (fn.matern32_kernel, oracle.matern32),
+    (fn.matern52_kernel, oracle.matern52),
 ]
 every_kernel = pytest.mark.parametrize(("kernel", "slow"), KERNELS, ids=lambda f: f.__name__)
 
@@ -63,25 +63,25 @@ def test_kernels_have_first_and_second_derivatives(
 
 def test_distances_survive_a_large_common_shift() -> None:
     z = torch.randn(1, 20, 3)
-    exact = F.squared_distances(z.double())
-    assert torch.allclose(F.squared_distances(z + 1e4).double(), exact, atol=0.1)
-    assert torch.allclose(F.squared_distances(z).double(), exact, atol=1e-5)
+    exact = fn.squared_distances(z.double())
+    assert torch.allclose(fn.squared_distances(z + 1e4).double(), exact, atol=0.1)
+    assert torch.allclose(fn.squared_distances(z).double(), exact, atol=1e-5)
 
 
 def test_distances_are_computed_in_single_precision_under_autocast() -> None:
     z = 10 * torch.randn(1, 20, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = F.squared_distances(z)
-        half = F.squared_distances(z.bfloat16())
+        found = fn.squared_distances(z)
+        half = fn.squared_distances(z.bfloat16())
     assert found.dtype == half.dtype == torch.float32
-    assert torch.equal(found, F.squared_distances(z))
+    assert torch.equal(found, fn.squared_distances(z))
 
 
 def test_gradient_of_distances_is_exact_when_backward_runs_under_autocast() -> None:
     def gradient(autocast: bool) -> Tensor:
         z = torch.randn(1, 20, 8, generator=torch.Generator().manual_seed(3), requires_grad=True)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-            F.squared_distances(z).square().sum().backward()
+            fn.squared_distances(z).square().sum().backward()
         assert z.grad is not None
         return z.grad
 
@@ -92,19 +92,19 @@ def test_gradient_of_distances_is_exact_when_backward_runs_under_autocast() -> N
 def test_row_softmax_matches_plain_loops(temperature: float) -> None:
     K = torch.rand(1, 5, 5, dtype=torch.float64)
     expected = oracle.softmax_rows(K[0].tolist(), temperature)
-    assert same(F.row_softmax(K, temperature=temperature), [expected])
+    assert same(fn.row_softmax(K, temperature=temperature), [expected])
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 def test_row_normalize_matches_plain_loops_and_is_the_softmax_of_the_logarithm(temperature: float) -> None:
     K = torch.rand(1, 5, 5, dtype=torch.float64)
-    W = F.row_normalize(K, temperature=temperature)
+    W = fn.row_normalize(K, temperature=temperature)
     assert same(W, [oracle.normalized_rows(K[0].tolist(), temperature)])
     assert same(W, (K.log() / temperature).softmax(-1))
 
 
 def test_the_weights_of_a_row_differ_by_a_factor_of_e_at_most() -> None:
-    W = F.row_softmax(F.rbf_kernel(10 * points(30), torch.tensor(0.1, dtype=torch.float64)))
+    W = fn.row_softmax(fn.rbf_kernel(10 * points(30), torch.tensor(0.1, dtype=torch.float64)))
     ratio = W.amax(-1) / W.amin(-1)
     assert (ratio <= math.e + 1e-9).all()
     assert (ratio > 2.7).all()
@@ -112,38 +112,38 @@ def test_the_weights_of_a_row_differ_by_a_factor_of_e_at_most() -> None:
 
 def test_sparsify_drops_and_renormalizes() -> None:
     W = torch.rand(2, 6, 6, dtype=torch.float64).softmax(-1)
-    found = F.sparsify(W, 0.17)
+    found = fn.sparsify(W, 0.17)
     for i in range(2):
         for j in range(6):
             row = W[i, j].tolist()
             kept = [w if w >= 0.17 or w == max(row) else 0.0 for w in row]
             assert same(found[i, j], [w / sum(kept) for w in kept])
-    assert same(F.sparsify(W, 0.0), W.tolist())
-    assert same(F.sparsify(W, 2.0).amax(-1), torch.ones(2, 6))
+    assert same(fn.sparsify(W, 0.0), W.tolist())
+    assert same(fn.sparsify(W, 2.0).amax(-1), torch.ones(2, 6))
 
 
 def test_top_k_keeps_the_largest() -> None:
     W = torch.rand(2, 6, 6, dtype=torch.float64).softmax(-1)
-    found = F.top_k(W, 2)
+    found = fn.top_k(W, 2)
     for i in range(2):
         for j in range(6):
             row = W[i, j].tolist()
             kept = [w if w in sorted(row)[-2:] else 0.0 for w in row]
             assert same(found[i, j], [w / sum(kept) for w in kept])
-    assert torch.equal(F.top_k(W, 6), W)
-    assert torch.equal(F.top_k(W, 99), W)
+    assert torch.equal(fn.top_k(W, 6), W)
+    assert torch.equal(fn.top_k(W, 99), W)
 
 
 def test_top_k_keeps_ties_so_that_order_does_not_matter() -> None:
-    assert same(F.top_k(torch.full((1, 4, 4), 0.25), 2), torch.full((1, 4, 4), 0.25))
+    assert same(fn.top_k(torch.full((1, 4, 4), 0.25), 2), torch.full((1, 4, 4), 0.25))
 
 
 def test_top_k_wants_a_positive_k() -> None:
     with pytest.raises(ValueError, match="k must be at least 1, got 0"):
-        F.top_k(torch.ones(1, 2, 2), 0)
+        fn.top_k(torch.ones(1, 2, 2), 0)
 
 
-@pytest.mark.parametrize("thin", [lambda W: F.sparsify(W, 0.17), lambda W: F.top_k(W, 3)])
+@pytest.mark.parametrize("thin", [lambda W: fn.sparsify(W, 0.17), lambda W: fn.top_k(W, 3)])
 def test_gradients_flow_through_what_is_kept(thin: Callable[[Tensor], Tensor]) -> None:
     W = torch.rand(1, 6, 6, dtype=torch.float64).softmax(-1).requires_grad_()
     out = thin(W)
@@ -158,7 +158,7 @@ def test_gradients_flow_through_what_is_kept(thin: Callable[[Tensor], Tensor]) -
 def test_propagate_matches_plain_loops(gamma: float) -> None:
     x, W = points(), torch.rand(1, 6, 6, dtype=torch.float64).softmax(-1)
     messages = oracle.messages(W[0].tolist(), x[0].tolist())
-    assert same(F.propagate(x, W, gamma), [oracle.blend(x[0].tolist(), messages, gamma)])
+    assert same(fn.propagate(x, W, gamma), [oracle.blend(x[0].tolist(), messages, gamma)])
 
 
 def test_propagate_takes_any_operator() -> None:
@@ -167,13 +167,13 @@ def test_propagate_takes_any_operator() -> None:
             return x.mean(1, keepdim=True).expand_as(x)
 
     x = points()
-    assert same(F.propagate(x, Mean(), 0.5), F.propagate(x, torch.full((1, 6, 6), 1 / 6).double(), 0.5))
+    assert same(fn.propagate(x, Mean(), 0.5), fn.propagate(x, torch.full((1, 6, 6), 1 / 6).double(), 0.5))
 
 
 def test_energy_matches_plain_loops_also_for_a_directed_graph() -> None:
     x, W = points(b=2), torch.rand(2, 6, 6, dtype=torch.float64)
     expected = [oracle.energy(u.tolist(), w.tolist(), C=1.5) for u, w in zip(x, W, strict=True)]
-    assert same(F.dirichlet_energy(x, W, C=1.5), expected)
+    assert same(fn.dirichlet_energy(x, W, C=1.5), expected)
 
 
 def symmetric_graph(n: int, seed: int = 0) -> Tensor:
@@ -190,15 +190,15 @@ def test_the_euler_step_of_the_heat_equation_is_propagation() -> None:
     """x − δt ∂E/∂x = (1 − Cδt) x + Cδt W x: the paper's derivation, with E differentiated by machine."""
     C, dt = 1.7, 0.25
     x, W = points().requires_grad_(), symmetric_graph(6)
-    (gradient,) = torch.autograd.grad(F.dirichlet_energy(x, W, C).sum(), x)
-    assert same(x - dt * gradient, F.propagate(x, W, C * dt))
+    (gradient,) = torch.autograd.grad(fn.dirichlet_energy(x, W, C).sum(), x)
+    assert same(x - dt * gradient, fn.propagate(x, W, C * dt))
     assert same(x - gradient / C, W @ x)
 
 
 @given(n=st.integers(2, 8), gamma=st.floats(0.05, 1.0), seed=st.integers(0, 999))
 def test_propagation_over_a_symmetric_graph_lowers_the_energy(n: int, gamma: float, seed: int) -> None:
     x, W = points(n), symmetric_graph(n, seed)
-    before, after = F.dirichlet_energy(x, W), F.dirichlet_energy(F.propagate(x, W, gamma), W)
+    before, after = fn.dirichlet_energy(x, W), fn.dirichlet_energy(fn.propagate(x, W, gamma), W)
     assert (after <= before + 1e-12).all()
 
 
@@ -212,20 +212,20 @@ def test_one_step_with_sum_pooling_is_a_relation_network() -> None:
 def test_median_distance() -> None:
     z = torch.tensor([[[0.0], [1.0], [3.0], [100.0]]])
     mask = torch.tensor([[True, True, True, False]])
-    assert F.median_distance(z, mask) == 2.0
-    assert F.median_distance(torch.cat([z[:, :3], z[:, :1]], 1)) == 2.0  # a repeated element is no pair
+    assert fn.median_distance(z, mask) == 2.0
+    assert fn.median_distance(torch.cat([z[:, :3], z[:, :1]], 1)) == 2.0  # a repeated element is no pair
 
 
 @pytest.mark.parametrize("z", [torch.zeros(1, 1, 2), torch.ones(2, 3, 2)])
 def test_median_distance_of_nothing_is_refused(z: Tensor) -> None:
     with pytest.raises(ValueError, match="two distinct elements, got none"):
-        F.median_distance(z)
+        fn.median_distance(z)
 
 
 def test_masked_softmax_excludes_exactly() -> None:
     logits = torch.tensor([[1.0, 2.0, 1e30], [5.0, 5.0, 5.0]])
     mask = torch.tensor([[True, True, False], [False, False, False]])
-    found = F.masked_softmax(logits, mask)
+    found = fn.masked_softmax(logits, mask)
     assert torch.allclose(found[0, :2], torch.tensor([1.0, 2.0]).softmax(0))
     assert found[0, 2] == 0
     assert (found[1] == 0).all()
@@ -234,6 +234,6 @@ def test_masked_softmax_excludes_exactly() -> None:
 def test_fill_padding_keeps_trailing_axes() -> None:
     x = torch.full((2, 2, 3, 3), math.nan)
     mask = torch.tensor([[True, False], [False, False]])
-    filled = F.fill_padding(x, mask, 7.0)
+    filled = fn.fill_padding(x, mask, 7.0)
     assert filled[mask].isnan().all()
     assert (filled[~mask] == 7).all()

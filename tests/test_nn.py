@@ -122,13 +122,13 @@ def test_a_fixed_gamma_lies_between_0_and_1(value: float) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"block": "magic"}, r"block must be one of \['denoising', 'message-passing', 'residual'\], got 'magic'"),
+        ({"block": "magic"}, r"block must be one of \['denoising', .*, 'residual'\], got 'magic'"),
         ({"graph": "magic"}, r"graph must be one of \['latent', 'uniform'\], got 'magic'"),
         ({"pool": "magic"}, r"pool must be one of \['attention', 'max', 'mean', 'sum'\], got 'magic'"),
         ({"depth": -1}, "depth must not be negative, got -1"),
         ({"dim": 0}, "out_dim must be at least 1, got 0"),
         ({"activation": "magic"}, "activation must be one of .*, got 'magic'"),
-        ({"block": "residual", "gamma": 0.5}, "gamma belongs to denoising blocks, got it with block='residual'"),
+        ({"block": "residual", "gamma": 0.5}, "gamma belongs to denoising blocks, got it with"),
         ({"gamma": [sw.Gamma()]}, "expected one gamma for each of 3 blocks, got 1"),
         ({"hidden": ()}, "at least one layer, got none"),
     ],

@@ -2,23 +2,25 @@
 
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 
 def _axes(ax: Axes | None) -> Axes:
     return Figure(layout="constrained").subplots() if ax is None else ax
 
 
-def kernel_heatmap(K: Sequence[Sequence[float]] | Any, *, ax: Axes | None = None) -> Axes:
+def kernel_heatmap(K: ArrayLike, *, ax: Axes | None = None) -> Axes:
     """Draw a kernel matrix with its values in [0, 1] as colours; a small one with numbers too.
 
     >>> kernel_heatmap([[1.0, 0.3], [0.3, 1.0]]).get_xlabel()
     'element'
     """
     ax = _axes(ax)
+    K = np.asarray(K)
     n = len(K)
     ax.imshow(K, vmin=0, vmax=1, cmap="viridis")
     ax.set(xlabel="element", ylabel="element")

@@ -47,7 +47,7 @@ class Bar(Silent):
             disable=not sys.stderr.isatty(),
             console=_stderr(),
         )
-        self.task = self.bar.add_task(title, total=None, scores="", speed="")
+        self.task = self.bar.add_task(title, total=1, scores="", speed="")
         self.shown = self.started = self.told = time.perf_counter()
         self.done = self.steps = 0
 

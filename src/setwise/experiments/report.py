@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 def load_results(folder: Path, experiment: type[Experiment]) -> list[dict[str, Any]]:
     """All results of an experiment on record in ``folder``, with at least one."""
-    results = [read_json(path) for path in sorted((folder / experiment.name).glob("*.json"))]
+    results = []
+    for path in sorted((folder / experiment.name).glob("*.json")):
+        result = read_json(path)
+        for key in ("row", experiment.varied, "accuracy", "budget"):
+            if key not in result:
+                raise ValueError(f"{path} is not a result of {experiment.name}: it lacks {key!r}")
+        results.append(result)
     if not results:
         raise FileNotFoundError(
             f"no results in {folder / experiment.name}: make some with 'setwise run {experiment.name}'"

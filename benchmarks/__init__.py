@@ -1,0 +1,1 @@
+"""Speed, measured as a ratio of two things in one run."""

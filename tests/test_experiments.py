@@ -1,0 +1,212 @@
+"""From a configuration to a result on record, a table and figures."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import setwise as sw
+from setwise.experiments import EXPERIMENTS, report, runner
+from setwise.experiments.gaussian import Gaussian
+
+SMALL = Gaussian(test_sets=2_000, training=sw.Training(steps=60, evaluations=3, checkpoint_seconds=0))
+
+
+def run(tmp_path: Path, experiment: Gaussian = SMALL, row: str = "v-dmps", **more: Any) -> dict[str, Any]:
+    return runner.run(
+        experiment, row, 0, out=tmp_path / "runs", results=tmp_path / "results", show=False, **more
+    )
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small sweep, on record."""
+    folder = tmp_path_factory.mktemp("sweep")
+    for rho in (0.5, 0.95):
+        for row in Gaussian.ROWS:
+            for seed in (0, 1):
+                runner.run(
+                    SMALL.vary(rho), row, seed, out=folder / "runs", results=folder / "results", show=False
+                )
+    return folder / "results"
+
+
+def test_a_result_carries_everything_it_depends_on(tmp_path: Path) -> None:
+    result = run(tmp_path)
+    (path,) = (tmp_path / "results" / "gaussian").iterdir()
+    assert path.name == "v-dmps_rho-0.95_steps-60_seed-0.json"
+    assert json.loads(path.read_text()) == result
+    assert (result["experiment"], result["row"], result["seed"], result["rho"]) == (
+        "gaussian",
+        "v-dmps",
+        0,
+        0.95,
+    )
+    assert result["config"] == json.loads(json.dumps(asdict(SMALL)))
+    assert result["budget"]["steps"] == 60
+    assert result["budget"]["sets"] == 60 * 128
+    assert result["budget"]["threads"] == 1
+    assert result["budget"]["seconds"] > 0
+    assert result["versions"]["torch"] == torch.__version__
+    assert result["versions"]["setwise"] == sw.__version__
+    assert result["data"].startswith("synthetic")
+    assert {"accuracy", "loss", "bayes_accuracy", "kernel", "paper", "revision"} <= result.keys()
+
+
+def test_the_kernel_on_record_is_that_of_the_trained_model(tmp_path: Path) -> None:
+    result = run(tmp_path)
+    model = SMALL.model("v-dmps", 0)
+    (folder,) = (tmp_path / "runs" / "gaussian" / "v-dmps").iterdir()
+    model.load_state_dict(sw.train.load_checkpoint(folder / "checkpoint.pt")["model"])
+    batch, y = SMALL._sample(2_000, "test", 0)
+    with torch.no_grad():
+        K = model.graph.similarity(model.encoder(batch.x))
+        out = model(batch.x)
+    assert torch.allclose(torch.tensor(result["kernel"]["correlated"]), K[y == 1].mean(0), atol=1e-5)
+    assert torch.allclose(torch.tensor(result["kernel"]["independent"]), K[y == 0].mean(0), atol=1e-5)
+    mean = K[y == 1].mean(0)
+    others = [mean[i, j].item() for i in range(5) for j in range(5) if i != j and {i, j} != {1, 3}]
+    assert result["kernel_contrast"] == pytest.approx(mean[1, 3].item() / (sum(others) / 18), rel=1e-4)
+    assert result["accuracy"] == ((out[:, 0] > 0).long() == y).double().mean().item()
+
+
+def test_rows_are_the_models_of_the_appendix() -> None:
+    v, deep = (SMALL.model(row, 0) for row in ("v-dmps", "deepsets"))
+    shapes = {name: tuple(p.shape) for name, p in v.named_parameters() if name.endswith("weight")}
+    assert shapes == {
+        "encoder.layers.0.linear.weight": (32, 1),
+        "graph.embed.layers.0.linear.weight": (64, 32),
+        "graph.embed.layers.1.linear.weight": (128, 64),
+        "blocks.0.dense.linear.weight": (32, 32),
+        "blocks.1.dense.linear.weight": (32, 32),
+        "blocks.2.dense.linear.weight": (32, 32),
+        "head.linear.weight": (1, 32),
+    }
+    assert isinstance(v.pool, sw.MaxPool)
+    assert all(isinstance(block, sw.MessagePassingBlock) for block in v.blocks)
+    assert isinstance(deep.graph, sw.IdentityGraph)
+    assert v.graph.sigma.item() != 1.0  # started from data
+
+
+def test_seeds_decide_weights_and_data_but_not_the_test_sets() -> None:
+    a, b = SMALL.model("v-dmps", 0), SMALL.model("v-dmps", 1)
+    assert not torch.equal(a.head.linear.weight, b.head.linear.weight)
+    assert torch.equal(a.head.linear.weight, SMALL.model("v-dmps", 0).head.linear.weight)
+    assert not torch.equal(SMALL.batches(0)(1)[0].x, SMALL.batches(1)(1)[0].x)
+    assert not torch.equal(SMALL.batches(0)(1)[0].x, SMALL.batches(0)(2)[0].x)
+    batch, y = SMALL.batches(0)(1)
+    assert (len(batch), y.sum().item()) == (128, 64)
+
+
+def test_a_folder_is_taken_once(tmp_path: Path) -> None:
+    first = run(tmp_path)
+    with pytest.raises(FileExistsError, match="already holds a run: continue it with --resume"):
+        run(tmp_path)
+    assert run(tmp_path, resume=True) == first
+    other = replace(SMALL, test_sets=4_000)
+    with pytest.raises(ValueError, match="test_sets is 2000 there and 4000 here"):
+        run(tmp_path, other, resume=True)
+    with pytest.raises(ValueError, match=r"training.lr is 0.001 there and 0.1 here"):
+        run(tmp_path, replace(SMALL, training=replace(SMALL.training, lr=0.1)), resume=True)
+
+
+def test_an_interrupted_experiment_ends_as_if_it_had_not_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = run(tmp_path / "a")
+    sampled = Gaussian._sample
+
+    def interrupted(self: Gaussian, sets: int, *purpose: str | int) -> Any:
+        if purpose == ("train", 0, 50):
+            raise KeyboardInterrupt
+        return sampled(self, sets, *purpose)
+
+    monkeypatch.setattr(Gaussian, "_sample", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "b")
+    monkeypatch.undo()
+    found = run(tmp_path / "b", resume=True)
+    for result in (expected, found):
+        del result["budget"]["seconds"]
+    assert found == expected
+
+
+def test_tables_average_seeds_and_keep_the_order_of_the_paper(results: Path) -> None:
+    loaded = report.load_results(results, Gaussian)
+    headings, lines = report.table(Gaussian, loaded)
+    assert headings[:4] == ["Row", "rho", "Test accuracy", "Paper"]
+    assert [line[:2] for line in lines] == [
+        ["DeepSets (W = I)", "0.5"], ["DeepSets (W = I)", "0.95"], ["V-DMPS", "0.5"], ["V-DMPS", "0.95"],
+    ]  # fmt: skip
+    seeds = [r["accuracy"] for r in loaded if (r["row"], r["rho"]) == ("v-dmps", 0.95)]
+    mean = sum(seeds) / 2
+    spread = abs(seeds[0] - seeds[1]) / 2**0.5
+    assert lines[3][2] == f"{mean:.4f} ± {spread:.4f}"
+    assert lines[3][3] == "—"
+    assert lines[3][-4:-2] == ["60", "7,680"]
+    assert lines[3][-1] == "2"
+
+
+def test_tables_do_not_mix_budgets(results: Path) -> None:
+    loaded = report.load_results(results, Gaussian)
+    loaded[0]["budget"]["steps"] = 61
+    assert len(report.table(Gaussian, loaded)[1]) == 5
+
+
+def test_figures_show_what_is_on_record(results: Path) -> None:
+    loaded = report.load_results(results, Gaussian)
+    figures = Gaussian.figures(loaded)
+    assert set(figures) == {"gaussian-kernel", "gaussian-accuracy"}
+    ax = figures["gaussian-accuracy"].axes[0]
+    lines = {line.get_label(): line for line in ax.lines}
+    for row, label in Gaussian.ROWS.items():
+        for x, y in zip(*lines[label].get_data(), strict=True):
+            seeds = [r["accuracy"] for r in loaded if (r["row"], r["rho"]) == (row, x)]
+            assert y == pytest.approx(sum(seeds) / 2)
+    assert list(lines["Bayes limit of invariant classifiers"].get_xdata()) == [0.5, 0.95]
+    left, right = figures["gaussian-kernel"].axes[:2]
+    kernels = [r["kernel"] for r in loaded if "kernel" in r and r["rho"] == 0.95]
+    for ax, name in ((left, "correlated"), (right, "independent")):
+        drawn = torch.as_tensor(ax.images[0].get_array().data)
+        assert torch.allclose(drawn, torch.tensor([k[name] for k in kernels]).double().mean(0), atol=1e-6)
+
+
+def test_figures_without_a_kernel_show_the_rest(results: Path) -> None:
+    loaded = [r for r in report.load_results(results, Gaussian) if r["row"] == "deepsets"]
+    assert set(Gaussian.figures(loaded)) == {"gaussian-accuracy"}
+
+
+def test_no_results_and_broken_results_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="make some with 'setwise run gaussian'"):
+        report.load_results(tmp_path, Gaussian)
+    (tmp_path / "gaussian").mkdir()
+    (tmp_path / "gaussian" / "x.json").write_text("{")
+    with pytest.raises(ValueError, match=r"x\.json is not readable JSON"):
+        report.load_results(tmp_path, Gaussian)
+    (tmp_path / "gaussian" / "x.json").write_text('{"row": "v-dmps"}')
+    with pytest.raises(ValueError, match=r"x\.json is not a result of gaussian: it lacks 'rho'"):
+        report.load_results(tmp_path, Gaussian)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rho": 1.0}, "rho must be at least 0 and below 1, got 1.0"),
+        ({"test_sets": 3}, "test_sets must be a positive even number, got 3"),
+        ({"threads": 0}, "threads must be at least 1, got 0"),
+    ],
+)
+def test_absurd_configurations_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(SMALL, **changes)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_is_complete(name: str) -> None:
+    experiment = EXPERIMENTS[name]
+    assert experiment.name == name
+    assert set(experiment.PAPER) == set(experiment.ROWS)
+    assert hasattr(experiment(), experiment.varied)
