@@ -1,0 +1,48 @@
+# Two commands on a fresh machine: make demo, make test.
+PYTHON ?= python3
+BIN := .venv/bin
+DEMO := runs/demo
+
+.PHONY: help demo test lint format bench docs clean
+help:
+	@echo "make demo    train on Gaussian sets for two minutes and draw the figures"
+	@echo "make test    run the tests"
+	@echo "make lint    check style and types"
+	@echo "make bench   measure speed, as ratios, into results/benchmarks"
+	@echo "make docs    write the tables of the README from results/"
+
+# torch comes first and by its version: a plain 'torch' may pull gigabytes for a GPU that is not there.
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("setwise needs Python 3.11 or newer, got " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet --editable '.[dev]' --constraint constraints.txt
+	touch $@
+
+demo: .venv/installed
+	$(BIN)/setwise run gaussian --sweep 0.5 0.8 0.95 0.99 --training.steps 5000 --resume --out $(DEMO) --results $(DEMO)/results
+	$(BIN)/setwise table gaussian --results $(DEMO)/results
+	$(BIN)/setwise figure gaussian --results $(DEMO)/results --out $(DEMO)/figures
+	@echo "Open the two pictures above. More training, closer to the limit: setwise run gaussian --help"
+
+test: .venv/installed
+	$(BIN)/python -m pytest --quiet --numprocesses auto
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/installed
+	$(BIN)/python -m benchmarks.dense_step
+	$(BIN)/python -m benchmarks.loop_overhead
+
+docs: .venv/installed
+	$(BIN)/python -m docs.refresh
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Documentation, and what keeps its numbers true."""

@@ -1,0 +1,59 @@
+"""Write the tables of README.md from the results on record; a test makes sure that it was done.
+
+A table stands between ``<!-- NAME -->`` and ``<!-- end -->``, and is replaced by what NAME says.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from setwise.experiments.gaussian import Gaussian
+from setwise.experiments.report import load_results, markdown, table
+from setwise.files import read_json, write_atomically
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
+
+
+def gaussian(rho: float | None) -> str:
+    """The Gaussian table, at one ρ or at all of them."""
+    results = load_results(RESULTS, Gaussian)
+    return markdown(*table(Gaussian, [r for r in results if rho is None or r["rho"] == rho]))
+
+
+def benchmarks() -> str:
+    """The ratios that `make bench` measured."""
+    dense = read_json(RESULTS / "benchmarks" / "dense_step.json")
+    loop = read_json(RESULTS / "benchmarks" / "loop_overhead.json")
+    lines = [
+        ["Training step / its matrix products alone", f"{dense['step_over_products']:.2f}"],
+        ["Training step / plain `cdist → exp → softmax → matmul`", f"{dense['step_over_plain']:.2f}"],
+        ["Training loop / a loop written by hand", f"{1 + loop['overhead']:.2f}"],
+    ]
+    return markdown(["Ratio of times", "Measured"], lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "gaussian at 0.95": lambda: gaussian(0.95),
+    "gaussian": lambda: gaussian(None),
+    "benchmarks": benchmarks,
+}
+
+
+def refreshed(text: str) -> str:
+    """The text with all its tables made anew."""
+
+    def fill(match: re.Match[str]) -> str:
+        return f"<!-- {match[1]} -->\n{TABLES[match[1]]()}\n<!-- end -->"
+
+    return re.sub(rf"<!-- ({'|'.join(TABLES)}) -->.*?<!-- end -->", fill, text, flags=re.DOTALL)
+
+
+def pages() -> list[Path]:
+    """The pages that hold such tables."""
+    return [ROOT / "README.md", ROOT / "docs" / "paper.md"]
+
+
+if __name__ == "__main__":
+    for page in pages():
+        write_atomically(page, refreshed(page.read_text()).encode())
