@@ -35,12 +35,12 @@ def convolution() -> nn.Module:
 
 
 def graph(**changes: object) -> sw.LatentGraph:
-    return sw.LatentGraph(DIM, (6, 5), activation="tanh", **changes)  # type: ignore[arg-type]
+    return sw.LatentGraph(DIM, (6, 5), activation="tanh", **changes)
 
 
 def dmps(**changes: object) -> sw.DMPS:
     arguments: dict[str, object] = {"dim": 6, "hidden": (5, 7), "activation": "tanh", "pool": "sum"}
-    return sw.DMPS.build(DIM, 3, **(arguments | changes))  # type: ignore[arg-type]
+    return sw.DMPS.build(DIM, 3, **(arguments | changes))
 
 
 GRAPHS = [

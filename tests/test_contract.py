@@ -132,7 +132,7 @@ def test_alike_elements_have_finite_gradients(case: Case) -> None:
 def test_an_empty_set_reads_as_zeros_through_the_head(case: Case) -> None:
     model = module(case)
     empty = model(torch.zeros(1, 0, DIM, dtype=torch.float64))
-    assert torch.equal(empty, model.head(torch.zeros(1, model.head.linear.in_features).double()))  # type: ignore[operator,union-attr]
+    assert torch.equal(empty, model.head(torch.zeros(1, model.head.linear.in_features).double()))
 
 
 @every_case

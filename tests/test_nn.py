@@ -24,7 +24,7 @@ def randomize_biases(model: nn.Module) -> None:
 @pytest.mark.parametrize("block", ["message-passing", "denoising", "residual"])
 @pytest.mark.parametrize("pool", ["sum", "mean", "max"])
 def test_a_whole_model_matches_plain_loops(block: str, pool: str) -> None:
-    model = sw.DMPS.build(  # type: ignore[call-overload]
+    model = sw.DMPS.build(
         2, 2, dim=3, hidden=(4, 5), depth=2, block=block, pool=pool, activation="tanh",
         gamma=sw.Gamma(0.3) if block == "denoising" else None,
     ).double()  # fmt: skip
@@ -82,7 +82,7 @@ def test_without_messages_dmps_is_deepsets() -> None:
     """W = I and sum pooling: ρ(Σ φ(x_i)), the paper's proof that DMPS is universal."""
     model = sw.DMPS.build(3, 2, dim=4, depth=1, block="message-passing", graph=sw.IdentityGraph(), pool="sum")
     x = torch.randn(2, 5, 3)
-    phi = nn.Sequential(model.encoder, model.blocks[0].dense)  # type: ignore[arg-type]
+    phi = nn.Sequential(model.encoder, model.blocks[0].dense)
     assert torch.allclose(model(x), model.head(phi(x).sum(1)), atol=1e-6)
 
 
@@ -135,7 +135,7 @@ def test_a_fixed_gamma_lies_between_0_and_1(value: float) -> None:
 )  # fmt: skip
 def test_build_refuses_in_one_sentence(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        sw.DMPS.build(3, 1, **arguments)  # type: ignore[arg-type]
+        sw.DMPS.build(3, 1, **arguments)
 
 
 def test_build_takes_modules() -> None:

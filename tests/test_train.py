@@ -30,7 +30,7 @@ def batches(step: int, sets: int = 16) -> Batch:
 
 
 def model() -> sw.DMPS:
-    return sw.initialize(sw.DMPS.build(2, 1, dim=8, hidden=(8, 8), pool="sum"), sw.generator("weights"))  # type: ignore[return-value]
+    return sw.initialize(sw.DMPS.build(2, 1, dim=8, hidden=(8, 8), pool="sum"), sw.generator("weights"))
 
 
 def fit(network: nn.Module, training: sw.Training, **more: Any) -> History:
@@ -162,10 +162,10 @@ def test_gradients_are_clipped() -> None:
                 )
                 return step(self, closure)
 
-            torch.optim.Adam.step = spy  # type: ignore[method-assign,assignment]
+            torch.optim.Adam.step = spy
             sw.fit(Mean(), Steep(), batches, sw.Training(steps=1, clip=clip))
         finally:
-            torch.optim.Adam.step = step  # type: ignore[method-assign]
+            torch.optim.Adam.step = step
         return norms[-1]
 
     assert run(None) > 1e3
@@ -183,7 +183,7 @@ def test_a_loss_that_is_no_number_stops_the_run_with_advice() -> None:
 
 def test_evaluation_leaves_the_mode_as_it_was_and_wants_data() -> None:
     network = nn.Sequential()
-    network.forward = lambda x, mask: x.sum((1, 2)).unsqueeze(1)  # type: ignore[method-assign]
+    network.forward = lambda x, mask: x.sum((1, 2)).unsqueeze(1)
     for mode in (True, False):
         network.train(mode)
         outputs(network, [batches(1)])
