@@ -43,6 +43,16 @@ def dmps(**changes: object) -> sw.DMPS:
     return sw.DMPS.build(DIM, 3, **(arguments | changes))
 
 
+def deepsets(**changes: object) -> sw.DeepSets:
+    arguments: dict[str, object] = {"dim": 6, "activation": "tanh", "pool": "sum"}
+    return sw.DeepSets.build(DIM, 3, **(arguments | changes))  # type: ignore[arg-type]
+
+
+def set_transformer(**changes: object) -> sw.SetTransformer:
+    arguments: dict[str, object] = {"dim": 6, "heads": 2}
+    return sw.SetTransformer.build(DIM, 3, **(arguments | changes))  # type: ignore[arg-type]
+
+
 GRAPHS = [
     Case("latent", graph, "graph"),
     Case("latent-laplace", partial(graph, kernel=sw.laplace_kernel), "graph"),
@@ -68,11 +78,30 @@ ENCODERS = [
     Case("mlp", lambda: sw.MLP(DIM, 6, 5, activation="tanh"), "equivariant"),
     Case("element-encoder", lambda: sw.ElementEncoder(convolution()), "equivariant"),
 ]
+LAYERS = [
+    Case("mean-et", lambda: sw.EquivariantLayer(DIM, 5, pool="mean", activation="tanh"), "equivariant"),
+    Case(
+        "max-et",
+        lambda: sw.EquivariantLayer(DIM, 5, pool="max", activation="tanh"),
+        "equivariant",
+        smooth=False,
+    ),
+    Case("sab", lambda: sw.SetAttentionBlock(DIM, heads=2), "equivariant"),
+    Case("sab-norm", lambda: sw.SetAttentionBlock(DIM, heads=2, norm=True), "equivariant"),
+    Case("isab", lambda: sw.InducedSetAttentionBlock(DIM, inducing=3, heads=2), "equivariant"),
+    Case(
+        "isab-norm",
+        lambda: sw.InducedSetAttentionBlock(DIM, inducing=3, heads=2, norm=True),
+        "equivariant",
+    ),
+]
 POOLS = [
     Case("sum-pool", sw.SumPool, "invariant"),
     Case("mean-pool", sw.MeanPool, "invariant"),
     Case("max-pool", sw.MaxPool, "invariant", smooth=False),
     Case("attention-pool", lambda: sw.AttentionPool(DIM, 5), "invariant"),
+    Case("pma", lambda: sw.MultiheadAttentionPool(DIM, heads=2), "invariant"),
+    Case("pma-seeds", lambda: sw.MultiheadAttentionPool(DIM, seeds=3, heads=2, norm=True), "invariant"),
 ]
 MODELS = [
     Case("v-dmps", partial(dmps, block="message-passing"), "invariant"),
@@ -90,7 +119,16 @@ MODELS = [
         "invariant",
     ),
 ]
-CASES = [*GRAPHS, *ENCODERS, *POOLS, *MODELS]
+BASELINES = [
+    Case("deepsets-mean", partial(deepsets, transformation="mean"), "invariant"),
+    Case("deepsets-max", partial(deepsets, transformation="max", pool="max"), "invariant", smooth=False),
+    Case("deepsets-none", partial(deepsets, transformation="none"), "invariant"),
+    Case("set-transformer-sab-pma", set_transformer, "invariant"),
+    Case("set-transformer-isab-pma", partial(set_transformer, inducing=3), "invariant"),
+    Case("set-transformer-isab-mean", partial(set_transformer, inducing=3, pool="mean"), "invariant"),
+    Case("set-transformer-norm", partial(set_transformer, inducing=3, norm=True), "invariant"),
+]
+CASES = [*GRAPHS, *ENCODERS, *LAYERS, *POOLS, *MODELS, *BASELINES]
 
 
 def padded(sizes: list[int], garbage: float = 0.0, seed: int = 0) -> tuple[Tensor, Tensor]:

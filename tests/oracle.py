@@ -91,3 +91,39 @@ def pooled(x: Matrix, how: str) -> list[float]:
     if how == "mean":
         return [sum(c) / len(c) for c in columns]
     return [max(c) for c in columns]
+
+
+def added(x: Matrix, y: Matrix) -> list[list[float]]:
+    return [[a + b for a, b in zip(u, v, strict=True)] for u, v in zip(x, y, strict=True)]
+
+
+def attention(Q: Matrix, K: Matrix, V: Matrix, heads: int) -> list[list[float]]:
+    """Each head sees its own slice of the features; scores are divided by the root of their whole number."""
+    d = len(Q[0])
+    width = d // heads
+    out = [[0.0] * d for _ in Q]
+    for head in range(heads):
+        features = range(head * width, (head + 1) * width)
+        for i, q in enumerate(Q):
+            powers = [math.exp(sum(q[f] * k[f] for f in features) / math.sqrt(d)) for k in K]
+            for f in features:
+                out[i][f] = sum(p * v[f] for p, v in zip(powers, V, strict=True)) / sum(powers)
+    return out
+
+
+def layer_norm(x: Matrix, weight: Vector, bias: Vector, epsilon: float = 1e-5) -> list[list[float]]:
+    out = []
+    for u in x:
+        mean = sum(u) / len(u)
+        variance = sum((a - mean) ** 2 for a in u) / len(u)
+        scaled = [(a - mean) / math.sqrt(variance + epsilon) for a in u]
+        out.append([a * w + b for a, w, b in zip(scaled, weight, bias, strict=True)])
+    return out
+
+
+def relu(value: float) -> float:
+    return max(value, 0.0)
+
+
+def identity(value: float) -> float:
+    return value

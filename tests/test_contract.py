@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.cases import CASES, DIM, GRAPHS, MODELS, Case, padded
+from tests.cases import BASELINES, CASES, DIM, GRAPHS, MODELS, Case, padded
 
 ROOT = Path(__file__).parent.parent
 SIZES = [5, 3, 1, 0]
@@ -128,7 +128,7 @@ def test_alike_elements_have_finite_gradients(case: Case) -> None:
         assert x.grad is None or x.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("case", MODELS, ids=str)
+@pytest.mark.parametrize("case", [*MODELS, *BASELINES], ids=str)
 def test_an_empty_set_reads_as_zeros_through_the_head(case: Case) -> None:
     model = module(case)
     empty = model(torch.zeros(1, 0, DIM, dtype=torch.float64))
@@ -206,7 +206,7 @@ def test_rows_of_a_graph_sum_to_one_and_padding_is_silent(case: Case) -> None:
 def test_models_ignore_padding_and_order_at_any_size(sizes: list[int], seed: int) -> None:
     x, mask = padded(sizes, math.nan, seed)
     order = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(seed))
-    for case in MODELS[:3]:
+    for case in [*MODELS[:3], *BASELINES]:
         model = module(case)
         out = model(x.double(), mask)
         assert out.isfinite().all()
@@ -219,7 +219,7 @@ def test_models_ignore_padding_and_order_at_any_size(sizes: list[int], seed: int
 def test_any_mask_means_the_same_as_leaving_the_elements_out(mask: list[list[bool]]) -> None:
     real = torch.tensor(mask)
     x = torch.randn(len(mask), 5, DIM, dtype=torch.float64)
-    for case in MODELS[:3]:
+    for case in [*MODELS[:3], *BASELINES]:
         model = module(case)
         out = model(x.masked_fill(~real[..., None], math.inf), real)
         for i in range(len(mask)):

@@ -23,8 +23,17 @@ _HOMES = {
         "sparsify",
         "top_k",
     ],
+    "setwise.nn.baselines": [
+        "DeepSets",
+        "EquivariantLayer",
+        "InducedSetAttentionBlock",
+        "MultiheadAttentionBlock",
+        "MultiheadAttentionPool",
+        "SetAttentionBlock",
+        "SetTransformer",
+    ],
     "setwise.nn.blocks": ["Gamma", "MessagePassingBlock", "SetDenoisingBlock", "SetResidualBlock"],
-    "setwise.nn.dense": ["Dense", "initialize"],
+    "setwise.nn.dense": ["Dense", "Drawn", "initialize"],
     "setwise.nn.encoders": ["MLP", "ElementEncoder"],
     "setwise.nn.graph": [
         "GivenGraph",
@@ -56,11 +65,19 @@ if TYPE_CHECKING:
     from setwise.functional import row_softmax as row_softmax
     from setwise.functional import sparsify as sparsify
     from setwise.functional import top_k as top_k
+    from setwise.nn.baselines import DeepSets as DeepSets
+    from setwise.nn.baselines import EquivariantLayer as EquivariantLayer
+    from setwise.nn.baselines import InducedSetAttentionBlock as InducedSetAttentionBlock
+    from setwise.nn.baselines import MultiheadAttentionBlock as MultiheadAttentionBlock
+    from setwise.nn.baselines import MultiheadAttentionPool as MultiheadAttentionPool
+    from setwise.nn.baselines import SetAttentionBlock as SetAttentionBlock
+    from setwise.nn.baselines import SetTransformer as SetTransformer
     from setwise.nn.blocks import Gamma as Gamma
     from setwise.nn.blocks import MessagePassingBlock as MessagePassingBlock
     from setwise.nn.blocks import SetDenoisingBlock as SetDenoisingBlock
     from setwise.nn.blocks import SetResidualBlock as SetResidualBlock
     from setwise.nn.dense import Dense as Dense
+    from setwise.nn.dense import Drawn as Drawn
     from setwise.nn.dense import initialize as initialize
     from setwise.nn.encoders import MLP as MLP
     from setwise.nn.encoders import ElementEncoder as ElementEncoder

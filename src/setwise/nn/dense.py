@@ -10,10 +10,18 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "gelu": nn.GELU,
 }
-_GAINS = {"identity": 1.0, "relu": 2**0.5, "tanh": 5 / 3, "gelu": 2**0.5}
+GAINS = {"identity": 1.0, "relu": 2**0.5, "tanh": 5 / 3, "gelu": 2**0.5}
 
 
-class Dense(nn.Module):
+class Drawn(nn.Module):
+    """A module with parameters of its own that start at random; `initialize` draws them anew."""
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw this module's own parameters; those of its parts are the parts' business."""
+        raise NotImplementedError(f"{type(self).__name__} must define reset_parameters(generator)")
+
+
+class Dense(Drawn):
     """Fully connected layer with its activation: f(x H + h), the paper's FL(d_i, d_o, f).
 
     Weights start from Xavier's uniform law with the gain of the activation, biases at zero, so that the
@@ -43,7 +51,7 @@ class Dense(nn.Module):
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights anew."""
-        gain = _GAINS[self.activation]
+        gain = GAINS[self.activation]
         nn.init.xavier_uniform_(self.linear.weight, gain=gain, generator=generator)
         nn.init.zeros_(self.linear.bias)
 
@@ -54,13 +62,13 @@ class Dense(nn.Module):
 
 
 def initialize(module: nn.Module, generator: torch.Generator) -> nn.Module:
-    """Draw every layer's weights from ``generator``: the same seed gives the same model.
+    """Draw the weights of every `Drawn` layer from ``generator``: the same seed gives the same model.
 
     >>> a, b = (initialize(Dense(2, 2), torch.Generator().manual_seed(7)) for _ in range(2))
     >>> torch.equal(a.linear.weight, b.linear.weight)
     True
     """
     for layer in module.modules():
-        if isinstance(layer, Dense):
+        if isinstance(layer, Drawn):
             layer.reset_parameters(generator)
     return module

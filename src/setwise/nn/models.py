@@ -101,17 +101,11 @@ class DMPS(nn.Module):
             "latent": lambda: LatentGraph(dim, hidden, activation=activation),
             "uniform": UniformGraph,
         }
-        pools: dict[str, Callable[[], nn.Module]] = {
-            "sum": SumPool,
-            "mean": MeanPool,
-            "max": MaxPool,
-            "attention": lambda: AttentionPool(dim),
-        }
         return cls(
             encoder=MLP(in_dim, dim, activation=activation) if encoder is None else encoder,
-            graph=_choose("graph", graph, graphs) if isinstance(graph, str) else graph,
-            blocks=_choose("block", block, blocks),
-            pool=_choose("pool", pool, pools) if isinstance(pool, str) else pool,
+            graph=choose("graph", graph, graphs) if isinstance(graph, str) else graph,
+            blocks=choose("block", block, blocks),
+            pool=choose("pool", pool, pools(dim)) if isinstance(pool, str) else pool,
             head=Dense(dim, out_dim, activation="identity"),
         )
 
@@ -163,7 +157,18 @@ class DMPS(nn.Module):
         return self
 
 
-def _choose(what: str, name: str, table: Mapping[str, Callable[[], T]]) -> T:
+def pools(dim: int) -> dict[str, Callable[[], nn.Module]]:
+    """The pools that `build` knows by name."""
+    return {"sum": SumPool, "mean": MeanPool, "max": MaxPool, "attention": lambda: AttentionPool(dim)}
+
+
+def choose(what: str, name: str, table: Mapping[str, Callable[[], T]]) -> T:
+    """Make what the table has under this name.
+
+    >>> choose("pool", "median", pools(8))
+    Traceback (most recent call last):
+    ValueError: pool must be one of ['attention', 'max', 'mean', 'sum'], got 'median'
+    """
     if name not in table:
         raise ValueError(f"{what} must be one of {sorted(table)}, got {name!r}")
     return table[name]()
