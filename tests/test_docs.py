@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import setwise
 from docs import refresh
 
 ROOT = Path(__file__).parent.parent
@@ -33,11 +32,14 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_names_in_the_map_of_the_paper_exist() -> None:
     text = (ROOT / "docs" / "paper.md").read_text()
-    for name in re.findall(r"`((?:functional|tasks|data\.gaussian)\.\w+)", text):
+    for name in re.findall(r"`((?:functional|tasks|data\.gaussian|data\.characters)\.\w+)", text):
         module, attribute = name.rsplit(".", 1)
         assert hasattr(import_module(f"setwise.{module}"), attribute), name
     for name, attribute in re.findall(r"`([A-Z]\w+)(?:\.(\w+))?[`(]", text):
-        found = getattr(setwise, name, None) or getattr(import_module("setwise.experiments"), name)
+        homes = ("setwise", "setwise.experiments", "setwise.data.characters")
+        found = next(
+            getattr(import_module(home), name) for home in homes if hasattr(import_module(home), name)
+        )
         assert not attribute or hasattr(found, attribute), f"{name}.{attribute}"
     for file, test in re.findall(r"`(tests/\w+\.py)::(\w+)`", text):
         assert f"def {test}(" in (ROOT / file).read_text(), test

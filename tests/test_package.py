@@ -13,10 +13,11 @@ SOURCE = Path(setwise.__file__).parent
 # From the bottom up: a module imports only from the layers before its own.
 LAYERS = [
     ["config", "files", "randomness", "functional", "progress"],
-    ["sets", "nn.dense", "plots"],
+    ["sets", "nn.dense", "plots", "data.folders", "data.strokes"],
     ["nn.encoders", "nn.blocks", "nn.pool", "tasks", "data.*"],
-    ["nn.graph"],
+    ["nn.graph", "data.omniglot"],
     ["nn.models"],
+    ["nn.baselines"],
     ["train"],
     ["experiments.base"],
     ["experiments.*"],
@@ -95,5 +96,9 @@ def test_the_version_is_said_once() -> None:
 
 
 def test_the_method_stays_readable() -> None:
-    files = ["functional.py", "sets.py", "tasks.py", *(f"nn/{p.name}" for p in (SOURCE / "nn").glob("*.py"))]
-    assert sum(len((SOURCE / name).read_text().splitlines()) for name in files) < 1500
+    """The method itself, from the equations to the model: not the baselines, data or training around it."""
+    files = [
+        "functional.py",
+        *(f"nn/{name}.py" for name in ("dense", "encoders", "graph", "blocks", "pool", "models")),
+    ]
+    assert sum(len((SOURCE / name).read_text().splitlines()) for name in files) <= 1000
