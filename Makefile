@@ -9,7 +9,7 @@ help:
 	@echo "make test    run the tests"
 	@echo "make lint    check style and types"
 	@echo "make bench   measure speed, as ratios, into results/benchmarks"
-	@echo "make docs    write the tables of the README from results/"
+	@echo "make docs    write the tables and figures of README and docs from results/"
 
 # torch comes first and by its version: a plain 'torch' may pull gigabytes for a GPU that is not there.
 .venv/installed: pyproject.toml constraints.txt
@@ -42,6 +42,7 @@ bench: .venv/installed
 	$(BIN)/python -m benchmarks.loop_overhead
 
 docs: .venv/installed
+	$(BIN)/setwise figure gaussian --out docs/figures
 	$(BIN)/python -m docs.refresh
 
 clean:

@@ -1,4 +1,4 @@
-"""Write the tables of README.md from the results on record; a test makes sure that it was done.
+"""Write the tables of README and docs from the results on record; a test makes sure that it was done.
 
 A table stands between ``<!-- NAME -->`` and ``<!-- end -->``, and is replaced by what NAME says.
 """

@@ -1,7 +1,10 @@
 """Compile every set function into one graph and compare it with itself (run by test_contract.py)."""
 
+import shutil
+
 import torch
 
+from setwise import rbf_kernel
 from tests.cases import CASES, padded
 
 if __name__ == "__main__":
@@ -25,3 +28,15 @@ if __name__ == "__main__":
             for a, b in zip(found, expected, strict=True):
                 assert (a is b is None) or torch.allclose(a, b, atol=1e-4), case.name
         print(case.name)
+    if shutil.which("g++"):  # the default backend compiles C++
+        z, sigma = torch.randn(4, 17, 8, requires_grad=True), torch.tensor(1.5, requires_grad=True)
+        weights = torch.randn(4, 17, 17)
+
+        def value(z: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+            return (rbf_kernel(z, sigma) * weights).sum()
+
+        compiled = torch.compile(value)
+        found = torch.autograd.grad(compiled(z, sigma), (z, sigma))
+        expected = torch.autograd.grad(value(z, sigma), (z, sigma))
+        for a, b in zip(found, expected, strict=True):
+            assert torch.allclose(a, b, rtol=1e-3, atol=1e-4), "inductor"

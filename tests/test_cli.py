@@ -36,7 +36,8 @@ def test_run_table_figure(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     names = {path.name for path in (here / "results" / "gaussian").iterdir()}
     assert names == {f"v-dmps_rho-{rho}_steps-40_seed-{seed}.json" for rho in (0.5, 0.9) for seed in (0, 1)}
     run = here / "runs" / "gaussian" / "v-dmps" / "rho-0.9_steps-40_seed-1"
-    assert {p.name for p in run.iterdir()} == {"checkpoint.pt", "config.json", "metrics.jsonl", "result.json"}
+    expected = {".lock", "checkpoint.pt", "config.json", "metrics.jsonl", "result.json"}
+    assert {p.name for p in run.iterdir()} == expected
 
     setwise("table", "gaussian")
     table = capsys.readouterr().out
@@ -58,6 +59,25 @@ def test_every_row_runs_unless_named_and_resume_skips(here: Path, capsys: pytest
     assert "already holds a run: continue it with --resume" in capsys.readouterr().err
     setwise("run", "gaussian", "--resume", *SMALL)
     assert "loss" not in capsys.readouterr().err
+
+
+def test_nothing_runs_twice(here: Path) -> None:
+    words = ["--row", "deepsets", "deepsets", "--seeds", "0", "0", "--sweep", "0.5", "0.5"]
+    setwise("run", "gaussian", *words, *SMALL)
+    assert len(list((here / "results" / "gaussian").iterdir())) == 1
+
+
+def test_an_old_terminal_and_a_reader_that_leaves(here: Path) -> None:
+    setwise("run", "gaussian", "--row", "deepsets", *SMALL)
+    command = [sys.executable, "-c", "from setwise.cli import main; main()", "table", "gaussian"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, capture_output=True, check=True)
+    assert b"Test accuracy" in done.stdout
+    reader, writer = os.pipe()
+    os.close(reader)
+    left = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (left.returncode, left.stderr) == (141, b"")
 
 
 def test_options_may_stand_before_the_experiment(here: Path) -> None:

@@ -100,6 +100,20 @@ def test_padded_equals_unpadded_whatever_the_batch_mates(case: Case) -> None:
         assert close(alone, together), f"set {i} of size {n}"
 
 
+@pytest.mark.parametrize("case", [*GRAPHS, *MODELS[:3]], ids=str)
+def test_the_amount_of_padding_does_not_matter_far_from_the_origin(case: Case) -> None:
+    """In single precision, where distances between large numbers cancel."""
+    model, (x, _) = module(case, torch.float32), padded([5])
+    x = x + 1e3
+    if hasattr(model, "initialize_bandwidth"):
+        model.initialize_bandwidth(x)
+    wide = torch.cat([x, torch.zeros(1, 200, DIM)], 1)
+    out = model(wide, torch.arange(205).unsqueeze(0) < 5)
+    expected = model(x)
+    found = out[:, :5, :5] if case.kind == "graph" else out
+    assert torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
 @every_case
 def test_no_mask_means_all_real(case: Case) -> None:
     model, (x, _) = module(case), padded([5, 5])

@@ -1,6 +1,8 @@
 """From a configuration to a result on record, a table and figures."""
 
 import json
+import math
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -107,10 +109,46 @@ def test_a_folder_is_taken_once(tmp_path: Path) -> None:
         run(tmp_path)
     assert run(tmp_path, resume=True) == first
     other = replace(SMALL, test_sets=4_000)
-    with pytest.raises(ValueError, match="test_sets is 2000 there and 4000 here"):
+    with pytest.raises(FileExistsError, match=r"test_sets is 2000 there and 4000 here.*another --results"):
         run(tmp_path, other, resume=True)
+    shutil.rmtree(tmp_path / "results")
+    with pytest.raises(FileExistsError, match=r"test_sets is 2000 there and 4000 here.*another --out"):
+        run(tmp_path, other, resume=True)
+    (folder,) = (tmp_path / "runs" / "gaussian" / "v-dmps").iterdir()
+    (folder / "result.json").unlink()
     with pytest.raises(ValueError, match=r"training.lr is 0.001 there and 0.1 here"):
         run(tmp_path, replace(SMALL, training=replace(SMALL.training, lr=0.1)), resume=True)
+    (folder / "config.json").unlink()
+    with pytest.raises(FileExistsError, match="already holds a run"):
+        run(tmp_path)
+
+
+def test_a_result_that_is_none_is_named(tmp_path: Path) -> None:
+    run(tmp_path)
+    (folder,) = (tmp_path / "runs" / "gaussian" / "v-dmps").iterdir()
+    (folder / "result.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"result\.json is not a result: remove it"):
+        run(tmp_path, resume=True)
+    (folder / "result.json").unlink()
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"another configuration \(unreadable\)"):
+        run(tmp_path, resume=True)
+
+
+def test_double_precision_goes_all_the_way(tmp_path: Path) -> None:
+    training = replace(SMALL.training, precision="64-true", steps=5)
+    assert run(tmp_path, replace(SMALL, training=training))["kernel_contrast"] > 0
+
+
+def test_a_run_keeps_its_folder_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def meanwhile(*_: object, **__: object) -> None:
+        with pytest.raises(BlockingIOError, match="another run is at work"):
+            run(tmp_path, resume=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "fit", meanwhile)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
 
 
 def test_an_interrupted_experiment_ends_as_if_it_had_not_been(
@@ -166,7 +204,10 @@ def test_figures_show_what_is_on_record(results: Path) -> None:
         for x, y in zip(*lines[label].get_data(), strict=True):
             seeds = [r["accuracy"] for r in loaded if (r["row"], r["rho"]) == (row, x)]
             assert y == pytest.approx(sum(seeds) / 2)
-    assert list(lines["Bayes limit of invariant classifiers"].get_xdata()) == [0.5, 0.95]
+    limit = dict(zip(*lines["Bayes limit of invariant classifiers"].get_data(), strict=True))
+    assert limit[0.0] == pytest.approx(0.5, abs=0.01)
+    assert limit[0.95] == pytest.approx(0.6075, abs=0.003)
+    assert max(limit) == 0.95
     left, right = figures["gaussian-kernel"].axes[:2]
     kernels = [r["kernel"] for r in loaded if "kernel" in r and r["rho"] == 0.95]
     for ax, name in ((left, "correlated"), (right, "independent")):
@@ -186,8 +227,28 @@ def test_no_results_and_broken_results_are_named(tmp_path: Path) -> None:
     (tmp_path / "gaussian" / "x.json").write_text("{")
     with pytest.raises(ValueError, match=r"x\.json is not readable JSON"):
         report.load_results(tmp_path, Gaussian)
-    (tmp_path / "gaussian" / "x.json").write_text('{"row": "v-dmps"}')
-    with pytest.raises(ValueError, match=r"x\.json is not a result of gaussian: it lacks 'rho'"):
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"rho": None}, "rho must be a number, got None"),
+        ({"accuracy": "0.6"}, "accuracy must be a number, got '0.6'"),
+        ({"accuracy": math.nan}, "accuracy must be a number, got nan"),
+        ({"budget": 3}, "budget must be an object, got 3"),
+        ({"budget": {"steps": 1, "sets": 2}}, "seconds must be a number, got None"),
+        ({"kernel_contrast": None}, "kernel_contrast must be a number, got None"),
+        ({"experiment": "counting"}, "its experiment is 'counting'"),
+        ({"row": "magic"}, "row must be one of deepsets, v-dmps, got 'magic'"),
+    ],
+)
+def test_what_is_no_result_is_named_with_its_fault(
+    results: Path, tmp_path: Path, changes: dict[str, Any], fault: str
+) -> None:
+    result = report.load_results(results, Gaussian)[0] | changes
+    (tmp_path / "gaussian").mkdir()
+    (tmp_path / "gaussian" / "x.json").write_text(json.dumps(result))
+    with pytest.raises(ValueError, match=rf"x\.json is not a result of gaussian: {fault}"):
         report.load_results(tmp_path, Gaussian)
 
 
@@ -196,7 +257,7 @@ def test_no_results_and_broken_results_are_named(tmp_path: Path) -> None:
     [
         ({"rho": 1.0}, "rho must be at least 0 and below 1, got 1.0"),
         ({"test_sets": 3}, "test_sets must be a positive even number, got 3"),
-        ({"threads": 0}, "threads must be at least 1, got 0"),
+        ({"threads": 0}, "threads must lie between 1 and 1024, got 0"),
     ],
 )
 def test_absurd_configurations_are_refused(changes: dict[str, Any], message: str) -> None:

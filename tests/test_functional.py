@@ -64,7 +64,7 @@ def test_kernels_have_first_and_second_derivatives(
 def test_distances_survive_a_large_common_shift() -> None:
     z = torch.randn(1, 20, 3)
     exact = fn.squared_distances(z.double())
-    assert torch.allclose(fn.squared_distances(z + 1e4).double(), exact, atol=0.1)
+    assert torch.allclose(fn.squared_distances(fn.center(z + 1e4)).double(), exact, atol=0.1)
     assert torch.allclose(fn.squared_distances(z).double(), exact, atol=1e-5)
 
 
@@ -237,3 +237,50 @@ def test_fill_padding_keeps_trailing_axes() -> None:
     filled = fn.fill_padding(x, mask, 7.0)
     assert filled[mask].isnan().all()
     assert (filled[~mask] == 7).all()
+
+
+def test_center_moves_the_real_elements_to_mean_zero_and_leaves_gradients_alone() -> None:
+    z = (points(5, b=2) + 7).requires_grad_()
+    mask = torch.tensor([[True] * 5, [True, True, False, False, False]])
+    moved = fn.center(z, mask)
+    assert same(moved[0].mean(0), torch.zeros(3))
+    assert same(moved[1, :2].mean(0), torch.zeros(3))
+    assert (moved[1, 2:] == 0).all()
+    assert same(fn.center(z)[1].mean(0), torch.zeros(3))
+    (gradient,) = torch.autograd.grad((moved * torch.arange(5.0).view(1, 5, 1)).sum(), z)
+    assert same(gradient[0], torch.arange(5.0).view(5, 1).expand(5, 3))
+
+
+@every_kernel
+def test_kernels_say_so_when_something_is_no_number_and_reach_zero_without_one(
+    kernel: Callable[[Tensor, Tensor], Tensor], slow: oracle.Kernel
+) -> None:
+    assert kernel(points(3), torch.tensor(math.nan)).isnan().any()
+    z = torch.tensor([[[0.0], [math.nan], [1.0]]])
+    assert kernel(z, torch.tensor(1.0))[0, 0, 1].isnan()
+    far = kernel(torch.tensor([[[0.0], [1e10]]]), torch.tensor(1e-6))
+    assert (far[0, 0, 1] == 0).all()
+
+
+def test_bandwidths_may_be_small_in_half_precision() -> None:
+    K = fn.rbf_kernel(torch.tensor([[[0.0], [1e-3]]]).half(), torch.tensor(1e-3).half())
+    assert K[0, 0, 1].item() == pytest.approx(math.exp(-0.5), abs=0.01)
+
+
+@pytest.mark.parametrize("normalize", [fn.row_softmax, fn.row_normalize])
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+def test_absurd_temperatures_are_refused(normalize: Callable[..., Tensor], temperature: float) -> None:
+    with pytest.raises(ValueError, match=f"temperature must be positive, got {temperature}"):
+        normalize(torch.ones(1, 2, 2), temperature=temperature)
+
+
+def test_median_distance_wants_numbers() -> None:
+    with pytest.raises(ValueError, match="needs finite elements"):
+        fn.median_distance(torch.tensor([[[0.0], [math.nan], [1.0]]]))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("shape", [(2, 1), (1, 3), (3,), (3, 2)])
+def test_masks_that_do_not_fit_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"mask must be \[2, 3\] as the sets are, got"):
+        fn.fill_padding(torch.zeros(2, 3, 4), torch.ones(shape, dtype=torch.bool))

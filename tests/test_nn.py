@@ -1,6 +1,7 @@
 """Layers and models: what they compute, how they start, what they refuse."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -213,9 +214,9 @@ class TestBandwidth:
         assert graph.log_sigma.grad is not None
         assert graph.log_sigma.grad != 0
 
-    @pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan])
+    @pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf])
     def test_absurd_bandwidths_are_refused(self, sigma: float) -> None:
-        with pytest.raises(ValueError, match=f"sigma must be positive, got {sigma}"):
+        with pytest.raises(ValueError, match=f"sigma must be positive and finite, got {sigma}"):
             sw.LatentGraph(3, sigma=sigma)
 
 
@@ -269,3 +270,64 @@ def test_attention_is_readable_and_sums_to_one() -> None:
     assert torch.allclose(a.sum(1), torch.tensor([1.0, 1.0, 0.0]))
     assert (a[~mask] == 0).all()
     assert torch.allclose(pool(x, mask), (a[..., None] * x).sum(1), atol=1e-6)
+
+
+def test_gradients_of_single_sets_by_vmap_are_those_of_a_loop() -> None:
+    model = sw.DMPS.build(3, 1, dim=4, hidden=(5, 6), pool="sum", activation="tanh").double()
+    x = torch.randn(4, 5, 3, dtype=torch.float64)
+    parameters = dict(model.named_parameters())
+
+    def loss(parameters: dict[str, Tensor], one: Tensor) -> Tensor:
+        return torch.func.functional_call(model, parameters, (one.unsqueeze(0),)).sum()
+
+    together = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x)
+    for i in range(4):
+        alone = torch.autograd.grad(loss(parameters, x[i]), list(parameters.values()))
+        for name, gradient in zip(parameters, alone, strict=True):
+            assert torch.allclose(together[name][i], gradient), name
+
+
+def test_the_bandwidth_inside_a_sparse_graph_starts_too() -> None:
+    x = 100 * torch.randn(4, 10, 3)
+    graph = sw.SparseGraph(sw.LatentGraph(8), partial(sw.top_k, k=2))
+    model = sw.DMPS.build(3, 1, dim=8, graph=graph).initialize_bandwidth(x)
+    assert model.graph.graph.sigma.item() > 10
+    given = sw.SparseGraph(sw.UniformGraph(), partial(sw.top_k, k=2))
+    assert given.initialize_bandwidth(x) is given
+
+
+def test_initialize_draws_layers_of_torch_too_and_leaves_the_global_generator_alone() -> None:
+    def build(seed: int) -> nn.Module:
+        encoder = sw.ElementEncoder(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), sw.Dense(8, 4)))
+        return sw.initialize(encoder, torch.Generator().manual_seed(seed))
+
+    state = torch.get_rng_state()
+    a = build(1)
+    torch.set_rng_state(state)
+    torch.rand(5)
+    b, c = build(1), build(2)
+    before = torch.get_rng_state()
+    sw.initialize(b, torch.Generator().manual_seed(1))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+    weights = [name for name, _ in a.named_parameters() if name.endswith("weight")]
+    assert not any(torch.equal(a.state_dict()[name], c.state_dict()[name]) for name in weights)
+    assert a.network[2].linear.weight.abs().max() <= (6 / 12) ** 0.5 * 2**0.5  # still Xavier's
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    "x", [torch.randn(8, 3), torch.randn(1, 2, 5, 3), torch.ones(1, 2, 3, dtype=torch.long)]
+)
+def test_elements_that_do_not_fit_are_refused(x: Tensor) -> None:
+    with pytest.raises(
+        ValueError, match=r"elements must be floating point \[sets, elements, features\], got"
+    ):
+        sw.DMPS.build(3, 2, dim=8)(x)
+
+
+def test_a_given_graph_is_a_copy() -> None:
+    adjacency = torch.eye(2)
+    graph = sw.GivenGraph(adjacency)
+    adjacency.zero_()
+    assert torch.equal(graph.adjacency[0], torch.eye(2))

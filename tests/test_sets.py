@@ -130,5 +130,9 @@ def test_bad_masks_and_indices_too() -> None:
         SetBatch.from_index(torch.ones(2), torch.tensor([0, -1]))
     with pytest.raises(ValueError, match="index must stay below 1 sets, got 1"):
         SetBatch.from_index(torch.ones(2), torch.tensor([0, 1]), sets=1)
+    with pytest.raises(TypeError, match="index must hold integers, got"):
+        SetBatch.from_index(torch.ones(2), [0.2, 1.7])
+    with pytest.raises(TypeError, match="ptr must hold integers, got"):
+        SetBatch.from_ptr(torch.ones(2), [0.5, 2.0])
     with pytest.raises(ValueError, match="from_index needs elements or the number of sets"):
         SetBatch.from_index(torch.ones(0), torch.tensor([]))

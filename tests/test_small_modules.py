@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,12 +23,18 @@ from setwise.progress import Bar, Silent
         ({"evaluations": 0}, "training.evaluations must be at least 1, got 0"),
         ({"warmup": -1}, "training.warmup must be at least 0, got -1"),
         ({"plateau_patience": -1}, "training.plateau_patience must be at least 0, got -1"),
-        ({"weight_decay": -0.1}, "training.weight_decay must not be negative, got -0.1"),
-        ({"checkpoint_seconds": -1.0}, "training.checkpoint_seconds must not be negative, got -1.0"),
-        ({"lr": 0.0}, "training.lr must be positive, got 0.0"),
-        ({"lr": float("nan")}, "training.lr must be positive, got nan"),
+        ({"weight_decay": -0.1}, "training.weight_decay must be finite and not negative, got -0.1"),
+        ({"checkpoint_seconds": -1.0}, "training.checkpoint_seconds must be finite and not negative"),
+        ({"lr": 0.0}, "training.lr must be positive and finite, got 0.0"),
+        ({"lr": float("nan")}, "training.lr must be positive and finite, got nan"),
         ({"plateau_factor": 1.0}, "training.plateau_factor must lie between 0 and 1, got 1.0"),
-        ({"clip": 0.0}, "training.clip must be positive, got 0.0"),
+        ({"clip": 0.0}, "training.clip must be positive and finite, got 0.0"),
+        ({"clip": float("inf")}, "training.clip must be positive and finite, got inf"),
+        ({"lr": float("inf")}, "training.lr must be positive and finite, got inf"),
+        ({"optimizer": "sgd"}, "training.optimizer must be one of adam, adamw, got 'sgd'"),
+        ({"schedule": "constnat"}, "training.schedule must be one of constant, plateau, cosine"),
+        ({"precision": "16"}, "training.precision must be one of .*, got '16'"),
+        ({"warmup": 4, "schedule": "plateau"}, "training.warmup goes with constant and cosine"),
     ],
 )
 def test_absurd_training_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -44,6 +51,11 @@ def test_generators_depend_on_their_whole_purpose() -> None:
     purposes: list[tuple[Any, ...]] = [("a", 1), ("a", 2), ("b", 1), ("a", "1"), ("a1",), ("a", 1, 0), ()]
     draws = [tuple(torch.randn(3, generator=sw.generator(*p)).tolist()) for p in purposes]
     assert len(set(draws)) == len(purposes)
+    same = [torch.randn(3, generator=sw.generator("a", one)) for one in (1, np.int64(1), torch.tensor(1))]
+    assert torch.equal(same[0], same[1])
+    assert torch.equal(same[0], same[2])
+    with pytest.raises(TypeError):
+        sw.generator(object())
 
 
 def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +80,15 @@ def test_json_on_record_holds_only_numbers(tmp_path: Path) -> None:
     (tmp_path / "y.json").write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match=r"y\.json is not readable JSON"):
         files.read_json(tmp_path / "y.json")
+
+
+def test_a_folder_is_kept_by_one_at_a_time(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    refused = pytest.raises(BlockingIOError, match=f"another run is at work in {folder}")
+    with files.locked(folder), refused, files.locked(folder):
+        pass
+    with files.locked(folder):
+        pass
 
 
 class Terminal(io.StringIO):
@@ -119,7 +140,7 @@ def test_heat_maps_draw_the_matrix_they_are_given() -> None:
     assert ax.images[0].get_array().tolist() == K
     assert ax.images[0].get_clim() == (0, 1)
     assert [t.get_text() for t in ax.texts] == ["1.00", "0.25", "0.25", "1.00"]
-    assert not plots.kernel_heatmap(torch.eye(20)).texts
+    assert not plots.kernel_heatmap(torch.eye(20).requires_grad_()).texts
     assert plots.kernel_heatmap(K, ax=ax) is ax
 
 

@@ -7,6 +7,7 @@ import torch
 from scipy import stats
 
 from setwise import Binary, Classes, Count, Regression
+from setwise.tasks import Task
 
 
 def test_binary() -> None:
@@ -67,3 +68,34 @@ def test_regression_on_several_targets() -> None:
     out, y = torch.tensor([[1.0, 0.0], [3.0, 2.0]]), torch.tensor([[1.0, 0.0], [3.0, 4.0]])
     assert Regression().predict(out).shape == (2, 2)
     assert Regression().score(out, y)["r2"] == pytest.approx((1 + 0.5) / 2)
+
+
+def test_constant_targets_are_met_or_not() -> None:
+    y = torch.ones(3)
+    assert Regression().score(torch.ones(3, 1), y)["r2"] == 1.0
+    assert Regression().score(torch.zeros(3, 1), y)["r2"] == 0.0
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("task", "out", "y", "message"),
+    [
+        (Binary(), torch.zeros(3, 1), torch.zeros(3, 1), r"one target for each of 3 sets, got \[3, 1\]"),
+        (Binary(), torch.zeros(2, 1), torch.tensor([-1, 1]), r"targets must be 0 or 1, got \[-1, 1\]"),
+        (Classes(), torch.zeros(3, 4), torch.zeros(2).long(), r"one target for each of 3 sets, got \[2\]"),
+        (Count(), torch.zeros(3, 1), torch.ones(3, 1), r"one target for each of 3 sets, got \[3, 1\]"),
+        (Regression(), torch.zeros(2, 3), torch.zeros(3, 2), r"expected targets \[2, 3\], got \[3, 2\]"),
+        (Regression(), torch.zeros(2, 1), torch.zeros(3), r"one target for each of 2 sets, got \[3\]"),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused(
+    task: Task, out: torch.Tensor, y: torch.Tensor, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        task.loss(out, y)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, math.nan])
+def test_absurd_label_smoothing_is_refused(share: float) -> None:
+    with pytest.raises(ValueError, match=f"label_smoothing must lie between 0 and 1, got {share}"):
+        Classes(label_smoothing=share)

@@ -322,6 +322,35 @@ def test_time_spent_before_counts(tmp_path: Path) -> None:
     assert fit(model(), training, folder=tmp_path, resume=True).seconds > 0.6
 
 
+def test_without_resume_an_old_checkpoint_is_forgotten(tmp_path: Path) -> None:
+    fit(model(), sw.Training(steps=10, evaluations=1), folder=tmp_path)
+    with pytest.raises(Stop):
+        fit(model(), sw.Training(steps=10, evaluations=1), folder=str(tmp_path), progress=StopAt(5))
+    assert not (tmp_path / CHECKPOINT).exists()
+
+
+def test_a_checkpoint_beyond_the_last_step_is_refused(tmp_path: Path) -> None:
+    fit(model(), sw.Training(steps=10), folder=tmp_path)
+    with pytest.raises(ValueError, match="is at step 10, beyond the 4 steps of this training"):
+        fit(model(), sw.Training(steps=4), folder=tmp_path, resume=True)
+
+
+def test_evaluation_keeps_frozen_parts_frozen() -> None:
+    network = Dropout().train()
+    network.inner.encoder.eval()
+    outputs(network, [batches(1)])
+    assert network.training
+    assert not network.inner.encoder.training
+
+
+def test_batches_in_double_precision_are_cast_to_the_model() -> None:
+    def double(step: int) -> Batch:
+        batch, y = batches(step)
+        return batch.to(torch.float64), y
+
+    assert sw.fit(model(), sw.Binary(), double, sw.Training(steps=2)).steps == 2
+
+
 def test_without_resume_a_run_starts_anew(tmp_path: Path) -> None:
     training = sw.Training(steps=10, evaluations=2)
     fit(model(), training, folder=tmp_path)
@@ -381,6 +410,11 @@ def test_tensorboard_events(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     fit(model(), sw.Training(steps=4, evaluations=2, tensorboard=True), folder=tmp_path)
     assert list(tmp_path.glob("events.out.tfevents.*"))
+
+
+def test_tensorboard_wants_a_folder() -> None:
+    with pytest.raises(ValueError, match=r"training\.tensorboard needs a folder"):
+        fit(model(), sw.Training(steps=1, tensorboard=True))
 
 
 def test_tensorboard_missing_is_said_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

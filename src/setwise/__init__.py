@@ -51,6 +51,8 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
+_MODULES = {"data", "experiments", "functional", "nn", "plots", "tasks", "train"}
+
 __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
@@ -102,9 +104,11 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'setwise' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    if name in _MODULES:
+        return import_module(f"setwise.{name}")
+    raise AttributeError(f"module 'setwise' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

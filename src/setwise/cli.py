@@ -1,5 +1,6 @@
 """The command line: ``setwise run | table | figure | rows EXPERIMENT``."""
 
+import io
 import os
 import sys
 import tempfile
@@ -40,12 +41,12 @@ def run(
         experiment: What to run.
         row: Rows to run ('setwise rows EXPERIMENT' lists them); all of them unless given.
         seeds: Seeds to run each row with.
-        sweep: Values of what the paper varies (rho for gaussian), one run each.
+        sweep: Values of what the paper varies (rho for gaussian), one run each, instead of its one value.
         resume: Continue interrupted runs, skip finished ones.
         out: Where configuration, metrics and checkpoint of each run go.
         results: Where the results go on record, a JSON file a run.
     """
-    rows = row or tuple(experiment.ROWS)
+    rows = dict.fromkeys(row or experiment.ROWS)
     for name in rows:
         if name not in experiment.ROWS:
             raise ValueError(
@@ -55,13 +56,13 @@ def run(
         raise ValueError("seeds must name at least one seed, got none")
     _need_writable(out)
     _need_writable(results)
-    variants = [experiment.vary(value) for value in sweep] or [experiment]
+    variants = [experiment.vary(value) for value in dict.fromkeys(sweep)] or [experiment]
 
     from setwise.experiments import runner
 
     for variant in variants:
         for name in rows:
-            for seed in seeds:
+            for seed in dict.fromkeys(seeds):
                 result = runner.run(variant, name, seed, out=out, results=results, resume=resume)
                 title = runner.title(variant, name, seed)
                 print(f"{title}  test accuracy {result['accuracy']:.4f}", flush=True)
@@ -131,6 +132,9 @@ COMMANDS: dict[str, Callable[..., None]] = {"run": run, "table": table, "figure"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; what is wrong with it comes as one sentence and exit code 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an old terminal gets a question mark, not a traceback
     config = (CascadeSubcommandArgs, FlagCreatePairsOff)
     try:
         if words and words[0] in COMMANDS:
@@ -147,6 +151,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("setwise: interrupted; --resume continues from the last checkpoint", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:  # the reader has gone, as in 'setwise table … | head'
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except (ValueError, OSError, ModuleNotFoundError, FloatingPointError) as error:
         if os.environ.get("SETWISE_DEBUG"):
             raise
@@ -156,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
-        return f"cannot use {error.filename}: {error.strerror}"
+        return f"cannot use {error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)
 
 

@@ -1,7 +1,8 @@
 """The knobs of a training run, as a frozen dataclass that is also its command line."""
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args, get_type_hints
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,13 @@ class Training:
     plateau_patience: int = 1
     """Evaluations without progress that are forgiven before that."""
     warmup: int = 0
-    """Batches over which the learning rate rises from zero (constant and cosine)."""
+    """Batches over which the learning rate rises to its full value (constant and cosine)."""
     clip: float | None = None
     """Largest norm of the gradient; none means no clipping."""
     precision: Literal["32-true", "bf16-mixed", "64-true"] = "32-true"
     """Arithmetic: single precision, bfloat16 where it is safe, or double."""
     evaluations: int = 60
-    """How many times over the training to evaluate (and to look for a plateau)."""
+    """About how many times over the training to evaluate, and to look for a plateau."""
     checkpoint_seconds: float = 20.0
     """Save at the first evaluation after this many seconds; 0 saves at each one."""
     tensorboard: bool = False
@@ -52,14 +53,24 @@ class Training:
             if getattr(self, name) < least:
                 raise ValueError(f"training.{name} must be at least {least}, got {getattr(self, name)}")
         for name in ("weight_decay", "checkpoint_seconds"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"training.{name} must not be negative, got {getattr(self, name)}")
-        if not self.lr > 0:
-            raise ValueError(f"training.lr must be positive, got {self.lr}")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"training.{name} must be finite and not negative, got {getattr(self, name)}"
+                )
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"training.lr must be positive and finite, got {self.lr}")
+        for name in ("optimizer", "schedule", "precision"):
+            choices = get_args(get_type_hints(type(self))[name])
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"training.{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}"
+                )
+        if self.warmup and self.schedule == "plateau":
+            raise ValueError(f"training.warmup goes with constant and cosine, got {self.warmup} with plateau")
         if not 0 < self.plateau_factor < 1:
             raise ValueError(f"training.plateau_factor must lie between 0 and 1, got {self.plateau_factor}")
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"training.clip must be positive, got {self.clip}")
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise ValueError(f"training.clip must be positive and finite, got {self.clip}")
 
     @property
     def interval(self) -> int:

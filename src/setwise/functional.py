@@ -31,7 +31,23 @@ def fill_padding(
     """
     if mask is None:
         return x
+    if mask.shape != x.shape[:2]:
+        raise ValueError(f"mask must be {list(x.shape[:2])} as the sets are, got {list(mask.shape)}")
     return x.masked_fill(~mask.view(*mask.shape, *[1] * (x.dim() - 2)), value)
+
+
+def center(z: Float[Tensor, "b n e"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n e"]:
+    """Move each set so that its mean is zero: no distance changes, but what floats lose in it does.
+
+    Padding moves to zero, too. The shift counts as a constant in gradients, as distances do not feel it.
+
+    >>> center(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]])).tolist()
+    [[[-1.0], [1.0], [0.0]]]
+    """
+    if mask is None:
+        return z - z.detach().mean(-2, keepdim=True) if z.shape[-2] else z
+    mean = fill_padding(z, mask).detach().sum(-2) / mask.sum(-1, keepdim=True).clamp(min=1)
+    return fill_padding(z - mean.unsqueeze(-2), mask)
 
 
 def masked_softmax(
@@ -63,19 +79,24 @@ class _ScaledSquaredDistances(torch.autograd.Function):
     quadratic in z, so ⟨z, ∂z⟩ = 2a ∂a gives the gradient of the scale without another n × n pass.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, z: Tensor, scale: Tensor) -> Tensor:
-        ctx.save_for_backward(z, scale)
-        D = z @ z.mT
-        norms = D.diagonal(dim1=-2, dim2=-1).unsqueeze(-1).clone()
-        return D.mul_(-2).add_(norms).add_(norms.mT).clamp_(min=0).mul_(scale)
+    def forward(z: Tensor, scale: Tensor) -> Tensor:
+        G = z @ z.mT
+        norms = G.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)  # so that the distance to oneself is exactly 0
+        return torch.sub(norms + norms.mT, G, alpha=2).relu_().mul_(scale)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
         z, scale = ctx.saved_tensors
         with torch.autocast(z.device.type, enabled=False):
             S = grads[0] + grads[0].mT
-            grad = (S @ z).neg_().addcmul_(S.sum(-1, keepdim=True), z)  # ∂z / 2a
+            grad = torch.baddbmm(S.sum(-1, keepdim=True) * z, S, z, alpha=-1)  # ∂z / 2a
             return grad * (2 * scale), torch.dot(grad.flatten(), z.flatten())
 
 
@@ -84,22 +105,27 @@ def squared_distances(
 ) -> Float[Tensor, "b n n"]:
     """Scaled squared distances a ‖z_i − z_j‖² within each set, in single precision or better.
 
+    Sets far from the origin should be moved there first, see `center`.
+
     >>> squared_distances(torch.tensor([[[0.0], [1.0], [3.0]]])).tolist()
     [[[0.0, 1.0, 9.0], [1.0, 0.0, 4.0], [9.0, 4.0, 0.0]]]
     """
     with torch.autocast(z.device.type, enabled=False):
         z = z.to(torch.promote_types(z.dtype, torch.float32))
-        if z.shape[-2]:  # a common shift changes no distance, but the cancellation in float does
-            z = z - z.detach().mean(-2, keepdim=True)
         scale = torch.as_tensor(scale, dtype=z.dtype, device=z.device)
         distances: Tensor = _ScaledSquaredDistances.apply(z, scale)  # type: ignore[no-untyped-call]
     return distances
 
 
 def _distances(z: Tensor, sigma: Tensor) -> Tensor:
-    squared = squared_distances(z, sigma**-2)
-    apart = squared > 0  # √ has no slope at 0: where two elements coincide its gradient is set to 0
-    return torch.where(apart, squared, 1.0).sqrt() * apart
+    squared = squared_distances(z, _inverse_square(sigma))
+    apart = squared != 0  # √ has no slope at 0: where two elements coincide its gradient is set to 0
+    distances = torch.where(apart, squared, 1.0).sqrt() * apart
+    return distances.clamp(max=1e3)  # where every kernel is 0, and none is 0 · ∞
+
+
+def _inverse_square(sigma: Tensor) -> Tensor:
+    return sigma.to(torch.promote_types(sigma.dtype, torch.float32)) ** -2
 
 
 def rbf_kernel(z: Float[Tensor, "b n e"], sigma: Float[Tensor, ""]) -> Float[Tensor, "b n n"]:
@@ -108,7 +134,7 @@ def rbf_kernel(z: Float[Tensor, "b n e"], sigma: Float[Tensor, ""]) -> Float[Ten
     >>> rbf_kernel(torch.tensor([[[0.0], [1.0]]]), torch.tensor(1.0))
     tensor([[[1.0000, 0.6065], [0.6065, 1.0000]]])
     """
-    return squared_distances(z, -0.5 * sigma**-2).exp()
+    return squared_distances(z, -0.5 * _inverse_square(sigma)).exp()
 
 
 def laplace_kernel(z: Float[Tensor, "b n e"], sigma: Float[Tensor, ""]) -> Float[Tensor, "b n n"]:
@@ -146,7 +172,9 @@ def median_distance(z: Float[Tensor, "b n e"], mask: Bool[Tensor, "b n"] | None 
     >>> median_distance(torch.tensor([[[0.0], [1.0], [3.0]]]))
     tensor(2.)
     """
-    squared = squared_distances(fill_padding(z, mask))
+    squared = squared_distances(center(z, mask))
+    if not squared.isfinite().all():
+        raise ValueError("a bandwidth from data needs finite elements, got NaN, infinite or huge ones")
     apart = squared > 0
     if mask is not None:
         apart &= pair_mask(mask)
@@ -168,6 +196,7 @@ def row_softmax(
     >>> row_softmax(torch.eye(2)[None])
     tensor([[[0.7311, 0.2689], [0.2689, 0.7311]]])
     """
+    _check_temperature(temperature)
     logits = K if temperature == 1 else K / temperature
     return masked_softmax(logits, None if mask is None else pair_mask(mask))
 
@@ -182,9 +211,15 @@ def row_normalize(
     >>> row_normalize(torch.tensor([[[1.0, 0.25], [0.25, 1.0]]]))
     tensor([[[0.8000, 0.2000], [0.2000, 0.8000]]])
     """
+    _check_temperature(temperature)
     if temperature != 1:
         K = K.clamp(min=torch.finfo(K.dtype).tiny).pow(1 / temperature)
     return _rows_to_one(K if mask is None else K.masked_fill(~pair_mask(mask), 0))
+
+
+def _check_temperature(temperature: float) -> None:
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, got {temperature}")
 
 
 def _rows_to_one(W: Tensor) -> Tensor:
@@ -245,4 +280,5 @@ def dirichlet_energy(
     >>> dirichlet_energy(torch.tensor([[[0.0], [4.0]]]), torch.full((1, 2, 2), 0.5))
     tensor([4.])
     """
-    return C / 4 * (W * squared_distances(x)).sum((-2, -1))
+    real = W.sum(-1) > 0  # rows of padding are zero
+    return C / 4 * (W * squared_distances(center(x, real))).sum((-2, -1))

@@ -20,7 +20,7 @@ def kernel_heatmap(K: ArrayLike, *, ax: Axes | None = None) -> Axes:
     'element'
     """
     ax = _axes(ax)
-    K = np.asarray(K)
+    K = np.asarray(K.detach().cpu() if hasattr(K, "detach") else K)
     n = len(K)
     ax.imshow(K, vmin=0, vmax=1, cmap="viridis")
     ax.set(xlabel="element", ylabel="element")

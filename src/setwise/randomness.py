@@ -1,11 +1,13 @@
 """Random numbers that depend on what they are for, never on what was drawn before."""
 
 import hashlib
+import operator
+from typing import SupportsIndex
 
 import torch
 
 
-def generator(*purpose: int | str) -> torch.Generator:
+def generator(*purpose: SupportsIndex | str) -> torch.Generator:
     """A generator seeded by its purpose, e.g. ``generator("train", seed, step)``.
 
     Different purposes give independent streams and equal ones the same. Batch number 1,000 can thus be
@@ -15,5 +17,6 @@ def generator(*purpose: int | str) -> torch.Generator:
     >>> torch.equal(a, b)
     True
     """
-    digest = hashlib.blake2b(repr(purpose).encode(), digest_size=8).digest()
+    words = tuple(word if isinstance(word, str) else operator.index(word) for word in purpose)
+    digest = hashlib.blake2b(repr(words).encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)

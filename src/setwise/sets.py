@@ -84,7 +84,7 @@ class SetBatch:
         >>> SetBatch.from_ptr(torch.arange(5.0), [0, 2, 5]).x.tolist()
         [[0.0, 1.0, 0.0], [2.0, 3.0, 4.0]]
         """
-        values, ptr = _tensor(values, "values"), _tensor(ptr, "ptr").long()
+        values, ptr = _tensor(values, "values"), _integers(ptr, "ptr")
         sizes = ptr.diff()
         if ptr.dim() != 1 or len(ptr) < 2 or (sizes < 0).any() or ptr[0] != 0:
             raise ValueError("ptr must rise from 0 to the number of elements, one step a set")
@@ -104,7 +104,7 @@ class SetBatch:
         >>> SetBatch.from_index(torch.arange(3.0), [1, 0, 1]).x.tolist()
         [[1.0, 0.0], [0.0, 2.0]]
         """
-        values, index = _tensor(values, "values"), _tensor(index, "index").long()
+        values, index = _tensor(values, "values"), _integers(index, "index")
         if index.shape != values.shape[:1]:
             raise ValueError(
                 f"index must name the set of each of {len(values)} elements, got {list(index.shape)}"
@@ -172,6 +172,13 @@ def _tensor(values: Any, what: str) -> Tensor:
     plain = native.flags.c_contiguous and native.flags.writeable
     tensor = torch.from_numpy(native if plain else native.copy())
     return tensor.to(torch.get_default_dtype()) if tensor.dtype == torch.float64 else tensor
+
+
+def _integers(values: Any, what: str) -> Tensor:
+    tensor = _tensor(values, what)
+    if tensor.is_floating_point() and len(tensor):
+        raise TypeError(f"{what} must hold integers, got {tensor.dtype}")
+    return tensor.long()
 
 
 def _is_ptr(values: Any) -> bool:

@@ -32,6 +32,12 @@ def _share(hits: Tensor) -> float:
     return hits.double().mean().item()
 
 
+def _check_targets(out: Tensor, y: Tensor) -> None:
+    """Shapes that do not fit would be broadcast, and the loss be wrong without a word."""
+    if y.shape != out.shape[:1]:
+        raise ValueError(f"expected one target for each of {len(out)} sets, got {list(y.shape)}")
+
+
 @dataclass(frozen=True)
 class Binary:
     """Two classes: ``out [b, 1]`` is the log-odds of class 1.
@@ -47,6 +53,9 @@ class Binary:
 
     def loss(self, out: Float[Tensor, "b 1"], y: Shaped[Tensor, " b"]) -> Float[Tensor, ""]:
         """Cross-entropy."""
+        _check_targets(out, y)
+        if ((y != 0) & (y != 1)).any():
+            raise ValueError(f"targets must be 0 or 1, got {y.unique().tolist()}")
         return binary_cross_entropy_with_logits(out.squeeze(-1), y.to(out.dtype))
 
     def predict(self, out: Float[Tensor, "b 1"]) -> Int[Tensor, " b"]:
@@ -77,8 +86,13 @@ class Classes:
     label_smoothing: float = 0.0
     metric: ClassVar[str] = "accuracy"
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.label_smoothing <= 1:
+            raise ValueError(f"label_smoothing must lie between 0 and 1, got {self.label_smoothing}")
+
     def loss(self, out: Float[Tensor, "b k"], y: Int[Tensor, " b"]) -> Float[Tensor, ""]:
         """Cross-entropy."""
+        _check_targets(out, y)
         return cross_entropy(out, y, label_smoothing=self.label_smoothing)
 
     def predict(self, out: Float[Tensor, "b k"]) -> Int[Tensor, " b"]:
@@ -121,6 +135,7 @@ class Count:
 
     def loss(self, out: Float[Tensor, "b 1"], y: Shaped[Tensor, " b"]) -> Float[Tensor, ""]:
         """Negative log-likelihood λ − y log λ + log y!."""
+        _check_targets(out, y)
         log_rate, y = out.squeeze(-1), y.to(out.dtype)
         return (log_rate.exp() - y * log_rate + torch.lgamma(y + 1)).mean()
 
@@ -159,7 +174,7 @@ class Regression:
         self, out: Float[Tensor, "b k"], y: Shaped[Tensor, " b"] | Shaped[Tensor, "b k"]
     ) -> Float[Tensor, ""]:
         """Mean squared error."""
-        return mse_loss(out, y.to(out.dtype).view_as(out))
+        return mse_loss(out, self._like(out, y))
 
     def predict(self, out: Float[Tensor, "b k"]) -> Float[Tensor, " b"] | Float[Tensor, "b k"]:
         """The outputs themselves; a single one without its axis."""
@@ -169,11 +184,22 @@ class Regression:
         self, out: Float[Tensor, "b k"], y: Shaped[Tensor, " b"] | Shaped[Tensor, "b k"]
     ) -> dict[str, float]:
         """R² (share of the variance explained, mean over outputs) and the mean absolute error."""
-        out, y = out.double(), y.double().view_as(out)
+        out, y = out.double(), self._like(out, y).double()
         residual = (out - y).square().sum(0)
         total = (y - y.mean(0)).square().sum(0)
+        # A constant target has no variance to explain: it is met or it is not.
+        explained = torch.where(total > 0, 1 - residual / total, (residual == 0).double())
         return {
             "loss": self.loss(out, y).item(),
-            "r2": (1 - residual / total).mean().item(),
+            "r2": explained.mean().item(),
             "absolute_error": (out - y).abs().mean().item(),
         }
+
+    @staticmethod
+    def _like(out: Tensor, y: Tensor) -> Tensor:
+        if y.shape == out.shape:
+            return y.to(out.dtype)
+        if out.shape[-1] != 1:
+            raise ValueError(f"expected targets {list(out.shape)}, got {list(y.shape)}")
+        _check_targets(out, y)
+        return y.to(out.dtype).unsqueeze(-1)

@@ -54,11 +54,11 @@ def fit(
     training: Training,
     *,
     validation: Iterable[Batch] | None = None,
-    folder: Path | None = None,
+    folder: Path | str | None = None,
     resume: bool = False,
     progress: Silent | None = None,
 ) -> History:
-    """Train ``model`` in place.
+    """Train ``model`` in place; it stays on the device and in the precision that it was trained in.
 
     Args:
         model: called as ``model(x, mask)``; returns raw outputs.
@@ -75,21 +75,21 @@ def fit(
     Returns:
         The metrics over time, and what the training cost.
     """
+    folder = None if folder is None else Path(folder)
     fabric = Fabric(accelerator="auto", devices=1, precision=training.precision)
     adam = _optimizer(model, training)
     schedule = _schedule(adam, training)
     network, optimizer = fabric.setup(model, adam)
     run = _Run(model, adam, schedule)
-    if resume and folder is not None:
-        run.load(folder / CHECKPOINT)
+    if folder is not None:
+        run.take_up(folder / CHECKPOINT, resume=resume, steps=training.steps)
     log = _Log(folder, run.step, tensorboard=training.tensorboard)
 
     network.train()
     with progress or Silent() as bar:
         bar.begin(training.steps, run.step)
         for step in range(run.step + 1, training.steps + 1):
-            batch, y = batches(step)
-            batch, y = batch.to(fabric.device), y.to(fabric.device)
+            batch, y = matched(batches(step), model)
             loss = task.loss(network(batch.x, batch.mask), y)
             fabric.backward(loss)
             if training.clip is not None:
@@ -116,21 +116,28 @@ def fit(
     return History(log.entries, run.step, run.sets, run.seconds)
 
 
+def matched(batch: Batch, model: nn.Module) -> Batch:
+    """The batch on the model's device, and its elements in the model's precision."""
+    sets, y = batch
+    weight = next(model.parameters(), sets.x)
+    dtype = weight.dtype if sets.x.is_floating_point() else sets.x.dtype
+    return sets.to(weight.device, dtype), y.to(weight.device)
+
+
 @torch.no_grad()
 def outputs(model: nn.Module, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
     """The raw outputs for all batches, ``[sets, k]``, with their targets; the model is in eval mode."""
-    weight = next(model.parameters(), torch.empty(0))
-    mode = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     outs, targets = [], []
     try:
-        for batch, y in batches:
-            dtype = weight.dtype if batch.x.is_floating_point() else batch.x.dtype
-            batch = batch.to(weight.device, dtype)
+        for pair in batches:
+            batch, y = matched(pair, model)
             outs.append(model(batch.x, batch.mask).cpu())
-            targets.append(y)
+            targets.append(y.cpu())
     finally:
-        model.train(mode)
+        for module, mode in modes:
+            module.training = mode  # one by one: a part may have been frozen
     if not outs:
         raise ValueError("expected at least one batch to evaluate, got none")
     return torch.cat(outs), torch.cat(targets)
@@ -217,8 +224,10 @@ class _Run:
         write_atomically(path, buffer.getvalue())
         self.saved = time.perf_counter()
 
-    def load(self, path: Path) -> None:
-        """Take up the state in ``path``; where there is none yet, start at the beginning."""
+    def take_up(self, path: Path, *, resume: bool, steps: int) -> None:
+        """Continue from the state in ``path``, or see to it that nobody will."""
+        if not resume:
+            path.unlink(missing_ok=True)
         if not path.exists():
             return
         state = load_checkpoint(path)
@@ -229,6 +238,8 @@ class _Run:
             torch.set_rng_state(state["random"])
         except (KeyError, ValueError, RuntimeError, TypeError) as error:
             raise ValueError(f"{path} does not belong to this model and training: {error}") from error
+        if not 0 <= self.step <= steps:
+            raise ValueError(f"{path} is at step {self.step}, beyond the {steps} steps of this training")
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -238,11 +249,10 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:
+    except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # reading damaged bytes may fail in any way there is
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{path} is not a readable checkpoint: {reason}") from error
+        raise ValueError(f"{path} is not a readable checkpoint: damaged, or something else") from error
     if not isinstance(state, dict) or "model" not in state:
         raise ValueError(f"{path} is not a checkpoint: it holds no model")
     return state
@@ -256,6 +266,8 @@ class _Log:
         self.entries: list[dict[str, float]] = []
         self.board = None
         if self.path is None:
+            if tensorboard:
+                raise ValueError("training.tensorboard needs a folder to write to, got none")
             return
         if step and self.path.exists():  # lines after the checkpoint will be written again
             self.entries = _entries_until(self.path, step)
@@ -277,13 +289,13 @@ class _Log:
 
 def _entries_until(path: Path, step: int) -> list[dict[str, float]]:
     entries = []
-    for line in path.read_text().splitlines():
+    for line in path.read_text(errors="replace").splitlines():
         try:
             entry = json.loads(line)
-        except json.JSONDecodeError:  # the last line of a killed run may be cut short
+            if entry["step"] <= step:
+                entries.append(entry)
+        except (json.JSONDecodeError, KeyError, TypeError):  # the last line of a killed run may be cut short
             break
-        if entry["step"] <= step:
-            entries.append(entry)
     return entries
 
 

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from setwise.randomness import generator as generator_of
+
 SIZE = 5
 PAIR = (1, 3)  # the second and the fourth element, counted from zero
 
@@ -61,3 +63,16 @@ def bayes_logits(x: Float[Tensor, "b 5 1"], rho: float) -> Float[Tensor, "b 1"]:
     ratios = (2 * rho * u * v - rho**2 * (u.square() + v.square())) / (2 * rest)
     log_mean = ratios.logsumexp(-1, keepdim=True) - torch.tensor(float(len(i))).log()
     return (log_mean - torch.tensor(rest, dtype=torch.double).log() / 2).to(x.dtype)
+
+
+def bayes_accuracy(rho: float, sets: int = 200_000) -> float:
+    """How often the classifier of `bayes_logits` is right: a Monte Carlo with a fixed seed.
+
+    The draws are the same for every ρ, so that the curve over ρ is smooth; the standard error is
+    0.5/√sets at most.
+
+    >>> round(bayes_accuracy(0.95), 2)
+    0.61
+    """
+    x, y = sample(sets, rho, generator_of("bayes"))
+    return ((bayes_logits(x, rho).squeeze(-1) > 0) == y.bool()).double().mean().item()

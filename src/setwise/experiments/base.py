@@ -42,8 +42,8 @@ class Experiment(ABC):
 
     def __post_init__(self) -> None:
         """Refuse absurd values."""
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads must be at least 1, got {self.threads}")
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            raise ValueError(f"threads must lie between 1 and 1024, got {self.threads}")
 
     def vary(self, value: float) -> Self:
         """The same experiment with another value of what it varies."""

@@ -76,10 +76,9 @@ class Gaussian(Experiment):
             in_dim=1,
             out_dim=1,
             dim=32,
-            hidden=(64, 128),
             depth=3,
             block="message-passing",
-            graph="latent" if row == "v-dmps" else sw.IdentityGraph(),
+            graph={"v-dmps": sw.LatentGraph(32, (64, 128)), "deepsets": sw.IdentityGraph()}[row],
             pool="max",
             activation="relu",
         )
@@ -132,11 +131,13 @@ def _mean_kernels(encoder: nn.Module, graph: sw.LatentGraph, batches: Sequence[B
     import torch
 
     from setwise.data.gaussian import PAIR, SIZE
+    from setwise.train import matched
 
     sums = torch.zeros(2, SIZE, SIZE, dtype=torch.double)
     with torch.no_grad():
-        for batch, y in batches:
-            sums.index_add_(0, y, graph.similarity(encoder(batch.x)).double())
+        for pair in batches:
+            batch, y = matched(pair, encoder)
+            sums.index_add_(0, y.cpu(), graph.similarity(encoder(batch.x)).double().cpu())
     independent, correlated = sums / sum((y == 1).sum() for _, y in batches)
     rest = ~torch.eye(SIZE, dtype=torch.bool)
     rest[PAIR] = rest[PAIR[::-1]] = False
@@ -174,6 +175,7 @@ def _accuracy_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, st
     """Figure 2c, at the budget with the most values of ρ, with the limit of all invariant classifiers."""
     from matplotlib.figure import Figure
 
+    from setwise.data.gaussian import bayes_accuracy
     from setwise.plots import accuracy_curve
 
     values: dict[int, set[float]] = {}
@@ -183,7 +185,8 @@ def _accuracy_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, st
     results = [r for r in results if r["budget"]["steps"] == steps]
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     ax = figure.subplots()
-    limit = [(r["rho"], r["bayes_accuracy"]) for r in results]
+    grid = [i / 40 for i in range(40)] + [0.985, 0.99]
+    limit = [(rho, bayes_accuracy(rho)) for rho in grid if rho <= max(r["rho"] for r in results)]
     accuracy_curve(limit, ax=ax, label="Bayes limit of invariant classifiers", style="k--")
     for row, label in rows.items():
         if points := [(r["rho"], r["accuracy"]) for r in results if r["row"] == row]:

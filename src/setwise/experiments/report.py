@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -18,15 +19,36 @@ def load_results(folder: Path, experiment: type[Experiment]) -> list[dict[str, A
     results = []
     for path in sorted((folder / experiment.name).glob("*.json")):
         result = read_json(path)
-        for key in ("row", experiment.varied, "accuracy", "budget"):
-            if key not in result:
-                raise ValueError(f"{path} is not a result of {experiment.name}: it lacks {key!r}")
+        if fault := _fault(result, experiment):
+            raise ValueError(f"{path} is not a result of {experiment.name}: {fault}")
         results.append(result)
     if not results:
         raise FileNotFoundError(
             f"no results in {folder / experiment.name}: make some with 'setwise run {experiment.name}'"
         )
     return results
+
+
+def _fault(result: Any, experiment: type[Experiment]) -> str | None:
+    """What is wrong with a result, if anything."""
+    if not isinstance(result, dict):
+        return "it is not an object"
+    budget = result.get("budget")
+    numbers = {key: result.get(key) for key in (experiment.varied, "accuracy", "seed")}
+    numbers |= {key: result[key] for key in experiment.COLUMNS if key in result}
+    numbers |= (
+        {key: budget.get(key) for key in ("steps", "sets", "seconds")} if isinstance(budget, dict) else {}
+    )
+    for key, value in numbers.items():
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return f"{key} must be a number, got {value!r}"
+    if not isinstance(budget, dict):
+        return f"budget must be an object, got {budget!r}"
+    if result.get("experiment") != experiment.name:
+        return f"its experiment is {result.get('experiment')!r}"
+    if result.get("row") not in experiment.ROWS:
+        return f"row must be one of {', '.join(experiment.ROWS)}, got {result.get('row')!r}"
+    return None
 
 
 def table(

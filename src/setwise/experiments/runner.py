@@ -13,7 +13,7 @@ import torch
 
 import setwise
 from setwise.experiments.base import Experiment
-from setwise.files import read_json, write_json
+from setwise.files import locked, read_json, write_json
 from setwise.progress import Bar, Silent
 from setwise.train import fit
 
@@ -43,11 +43,27 @@ def run(
         The result, as on record.
     """
     value = getattr(experiment, experiment.varied)
-    variant = f"{experiment.varied}-{value:g}_steps-{experiment.training.steps}_seed-{seed}"
+    variant = f"{experiment.varied}-{value}_steps-{experiment.training.steps}_seed-{seed}"
     folder = out / experiment.name / row / variant
-    config = asdict(experiment)
-    _claim(folder, config, resume=resume)
     record = results / experiment.name / f"{row}_{variant}.json"
+    config = asdict(experiment)
+    _refuse_other(record, config, "--results")
+    with locked(folder):
+        return _run(experiment, row, seed, config, folder, record, resume=resume, show=show)
+
+
+def _run(
+    experiment: Experiment,
+    row: str,
+    seed: int,
+    config: Mapping[str, Any],
+    folder: Path,
+    record: Path,
+    *,
+    resume: bool,
+    show: bool,
+) -> dict[str, Any]:
+    _claim(folder, config, resume=resume)
     if (folder / "result.json").exists():
         result: dict[str, Any] = read_json(folder / "result.json")
         write_json(record, result)
@@ -71,7 +87,7 @@ def run(
         "experiment": experiment.name,
         "row": row,
         "seed": seed,
-        experiment.varied: value,
+        experiment.varied: getattr(experiment, experiment.varied),
         **experiment.test(model, seed),
         "paper": experiment.PAPER[row],
         "config": config,
@@ -97,17 +113,18 @@ def run(
 def title(experiment: Experiment, row: str, seed: int) -> str:
     """What to call a run before people."""
     value = getattr(experiment, experiment.varied)
-    return f"{experiment.ROWS[row]}  {experiment.varied} {value:g}  seed {seed}"
+    return f"{experiment.ROWS[row]}  {experiment.varied} {value}  seed {seed}"
 
 
 def _claim(folder: Path, config: Mapping[str, Any], *, resume: bool) -> None:
     """Make the folder this run's own, or make sure that it already was."""
+    if not resume and any(path.name != ".lock" for path in folder.iterdir()):
+        raise FileExistsError(
+            f"{folder} already holds a run: continue it with --resume, or choose another --out"
+        )
+    _refuse_other(folder / "result.json", config, "--out")
     path = folder / "config.json"
     if path.exists():
-        if not resume:
-            raise FileExistsError(
-                f"{folder} already holds a run: continue it with --resume, or choose another --out"
-            )
         found = read_json(path)
         if found != config:
             raise ValueError(
@@ -117,8 +134,26 @@ def _claim(folder: Path, config: Mapping[str, Any], *, resume: bool) -> None:
     write_json(path, config)
 
 
-def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> str:
-    for key in wanted:
+def _refuse_other(path: Path, config: Mapping[str, Any], option: str) -> None:
+    """Never replace a result by that of another configuration, nor take it for this one's."""
+    if not path.exists():
+        return
+    result = read_json(path)
+    if not isinstance(result, dict) or "accuracy" not in result:
+        raise ValueError(f"{path} is not a result: remove it, or choose another {option}")
+    if (found := result.get("config")) != config:
+        raise FileExistsError(
+            f"{path} is the result of another configuration ({_difference(found, config)}): "
+            f"choose another {option}"
+        )
+
+
+def _difference(found: Any, wanted: Mapping[str, Any], prefix: str = "") -> str:
+    if not isinstance(found, Mapping):
+        return "unreadable"
+    for key in [*wanted, *found]:
+        if key not in wanted:
+            return f"{prefix}{key} is {found[key]} there and unknown here"
         if isinstance(wanted[key], Mapping) and isinstance(found.get(key), Mapping):
             if inner := _difference(found[key], wanted[key], f"{prefix}{key}."):
                 return inner

@@ -45,7 +45,7 @@ class Gamma(nn.Module):
 
     @property
     def value(self) -> Tensor:
-        """γ in (0, 1)."""
+        """γ, between 0 and 1."""
         return self.logit.sigmoid() if self.learn else self.fixed
 
 

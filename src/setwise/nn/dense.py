@@ -62,13 +62,22 @@ class Dense(Drawn):
 
 
 def initialize(module: nn.Module, generator: torch.Generator) -> nn.Module:
-    """Draw the weights of every `Drawn` layer from ``generator``: the same seed gives the same model.
+    """Draw the weights of every layer from ``generator``: the same seed gives the same model.
+
+    Layers of torch that start at random (a convolution, say) start by torch's own rule.
 
     >>> a, b = (initialize(Dense(2, 2), torch.Generator().manual_seed(7)) for _ in range(2))
     >>> torch.equal(a.linear.weight, b.linear.weight)
     True
     """
+    drawn = [layer for layer in module.modules() if isinstance(layer, Drawn)]
+    inside = {id(part) for layer in drawn for part in layer.children()}
     for layer in module.modules():
+        reset = getattr(layer, "reset_parameters", None)
         if isinstance(layer, Drawn):
             layer.reset_parameters(generator)
+        elif callable(reset) and id(layer) not in inside:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+                reset()
     return module

@@ -34,6 +34,10 @@ class MLP(nn.Module):
         self, x: Float[Tensor, "b n i"], mask: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b n d"]:
         """Encode the elements."""
+        if x.dim() != 3 or not x.is_floating_point():
+            raise ValueError(
+                f"elements must be floating point [sets, elements, features], got {x.dtype} {list(x.shape)}"
+            )
         out: Tensor = self.layers(fill_padding(x, mask))
         return out
 

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from setwise.functional import (
+    center,
     median_distance,
     pair_mask,
     rbf_kernel,
@@ -50,8 +51,8 @@ class LatentGraph(nn.Module):
         normalize: Callable[[Tensor, Tensor | None], Tensor] = row_softmax,
     ) -> None:
         super().__init__()
-        if not sigma > 0:
-            raise ValueError(f"sigma must be positive, got {sigma}")
+        if not 0 < sigma < float("inf"):
+            raise ValueError(f"sigma must be positive and finite, got {sigma}")
         self.embed = MLP(in_dim, *hidden, activation=activation)
         self.log_sigma = nn.Parameter(torch.tensor(float(sigma)).log())
         self.kernel = kernel
@@ -66,15 +67,17 @@ class LatentGraph(nn.Module):
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b n n"]:
         """The kernel matrix K before normalisation; zero where an end is padding."""
-        K = self.kernel(self.embed(x, mask), self.sigma)
+        K = self._kernel(x, mask)
         return K if mask is None else K.masked_fill(~pair_mask(mask), 0)
 
     def forward(
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b n n"]:
         """The weights W."""
-        K = self.kernel(self.embed(x, mask), self.sigma)
-        return self.normalize(K, mask).to(x.dtype)
+        return self.normalize(self._kernel(x, mask), mask).to(x.dtype)
+
+    def _kernel(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        return self.kernel(center(self.embed(x, mask), mask), self.sigma)
 
     @torch.no_grad()
     def initialize_bandwidth(
@@ -123,7 +126,7 @@ class GivenGraph(nn.Module):
             raise ValueError(f"adjacency must be [n, n] or [b, n, n], got {list(adjacency.shape)}")
         if not (adjacency.isfinite() & (adjacency >= 0)).all():
             raise ValueError("adjacency must hold finite, non-negative weights, got others")
-        self.register_buffer("adjacency", adjacency if adjacency.dim() == 3 else adjacency[None])
+        self.register_buffer("adjacency", adjacency.clone().view(-1, *adjacency.shape[-2:]))
 
     def forward(
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
@@ -182,3 +185,12 @@ class SparseGraph(nn.Module):
     ) -> Float[Tensor, "b n n"]:
         """The weights W."""
         return self.rule(self.graph(x, mask))
+
+    def initialize_bandwidth(
+        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
+    ) -> "SparseGraph":
+        """Start the bandwidth of the graph inside, if it has one."""
+        start = getattr(self.graph, "initialize_bandwidth", None)
+        if callable(start):
+            start(x, mask)
+        return self

@@ -152,8 +152,9 @@ class DMPS(nn.Module):
         >>> bool(model.graph.sigma > 100)
         True
         """
-        if isinstance(self.graph, LatentGraph):
-            self.graph.initialize_bandwidth(self.encoder(x, mask), mask)
+        start = getattr(self.graph, "initialize_bandwidth", None)
+        if callable(start):
+            start(self.encoder(x, mask), mask)
         return self
 
 
