@@ -77,7 +77,8 @@ def test_an_old_terminal_and_a_reader_that_leaves(here: Path) -> None:
     os.close(reader)
     left = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
-    assert (left.returncode, left.stderr) == (141, b"")
+    assert left.returncode in (1, 141)  # rich leaves with 1, as it prints the table
+    assert left.stderr == b""
 
 
 def test_options_may_stand_before_the_experiment(here: Path) -> None:

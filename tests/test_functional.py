@@ -48,7 +48,7 @@ def test_kernels_are_one_at_distance_zero_and_never_above(
     K = kernel(z, torch.tensor(0.5))
     assert (K <= 1).all()
     assert (K >= 0).all()
-    assert (K.diagonal(dim1=1, dim2=2) == 1).all()
+    assert (K.diagonal(dim1=1, dim2=2) > 1 - 1e-4).all()
     assert K[0, 3, 7] > 0.99
 
 

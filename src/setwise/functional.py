@@ -83,9 +83,8 @@ class _ScaledSquaredDistances(torch.autograd.Function):
 
     @staticmethod
     def forward(z: Tensor, scale: Tensor) -> Tensor:
-        G = z @ z.mT
-        norms = G.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)  # so that the distance to oneself is exactly 0
-        return torch.sub(norms + norms.mT, G, alpha=2).relu_().mul_(scale)
+        norms = torch.linalg.vector_norm(z, dim=-1, keepdim=True).square()
+        return torch.baddbmm(norms + norms.mT, z, z.mT, alpha=-2).relu_().mul_(scale)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -119,6 +118,8 @@ def squared_distances(
 
 def _distances(z: Tensor, sigma: Tensor) -> Tensor:
     squared = squared_distances(z, _inverse_square(sigma))
+    oneself = torch.eye(z.shape[-2], dtype=torch.bool, device=z.device)
+    squared = squared.masked_fill(oneself, 0)  # exactly: √ would make much of a rounding error
     apart = squared != 0  # √ has no slope at 0: where two elements coincide its gradient is set to 0
     distances = torch.where(apart, squared, 1.0).sqrt() * apart
     return distances.clamp(max=1e3)  # where every kernel is 0, and none is 0 · ∞
@@ -175,10 +176,12 @@ def median_distance(z: Float[Tensor, "b n e"], mask: Bool[Tensor, "b n"] | None 
     squared = squared_distances(center(z, mask))
     if not squared.isfinite().all():
         raise ValueError("a bandwidth from data needs finite elements, got NaN, infinite or huge ones")
-    apart = squared > 0
     if mask is not None:
-        apart &= pair_mask(mask)
-    if not apart.any():
+        squared = squared.masked_fill(~pair_mask(mask), 0)
+    farthest = squared.max() if squared.numel() else squared.new_zeros(())
+    apart = squared > 1e-6 * farthest  # what is less is the rounding error of a distance of zero
+    noise = 8 * torch.finfo(squared.dtype).eps * fill_padding(z, mask).detach().abs().sum()
+    if farthest.sqrt() <= noise or not apart.any():
         raise ValueError(
             "a bandwidth from data needs a set with two distinct elements, got none in this batch"
         )
