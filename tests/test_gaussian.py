@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 import setwise as sw
-from setwise.data.gaussian import PAIR, bayes_logits, covariance, sample
+from setwise.data.gaussian import PAIR, bayes_accuracy, bayes_logits, covariance, sample
 
 # The best accuracy of any permutation-invariant classifier, by a Monte Carlo of 4·10⁵ sets a class.
 LIMITS = {0.1: 0.505, 0.3: 0.517, 0.5: 0.531, 0.7: 0.549, 0.8: 0.562, 0.9: 0.584, 0.95: 0.6075, 0.99: 0.669}
@@ -59,6 +59,7 @@ def test_the_bayes_classifier_does_not_see_the_order() -> None:
 def test_the_limit_is_the_one_known(rho: float, limit: float) -> None:
     x, y = sample(200_000, rho, sw.generator("limit", 0))
     assert accuracy(bayes_logits(x, rho), y) == pytest.approx(limit, abs=0.004)
+    assert bayes_accuracy(rho) == pytest.approx(limit, abs=0.0015)
 
 
 @pytest.mark.usefixtures("unchecked")

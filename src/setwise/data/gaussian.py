@@ -68,11 +68,11 @@ def bayes_logits(x: Float[Tensor, "b 5 1"], rho: float) -> Float[Tensor, "b 1"]:
 def bayes_accuracy(rho: float, sets: int = 200_000) -> float:
     """How often the classifier of `bayes_logits` is right: a Monte Carlo with a fixed seed.
 
-    The draws are the same for every ρ, so that the curve over ρ is smooth; the standard error is
-    0.5/√sets at most.
+    Not the hits are averaged but the probability of a hit, p = 1 / (1 + exp(−|logit|)), which varies much
+    less: with the default number of sets the standard error stays below 0.0003.
 
-    >>> round(bayes_accuracy(0.95), 2)
-    0.61
+    >>> round(bayes_accuracy(0.95), 3)
+    0.607
     """
-    x, y = sample(sets, rho, generator_of("bayes"))
-    return ((bayes_logits(x, rho).squeeze(-1) > 0) == y.bool()).double().mean().item()
+    x, _ = sample(sets, rho, generator_of("bayes"))
+    return bayes_logits(x, rho).double().abs().sigmoid().mean().item()
