@@ -45,12 +45,12 @@ def dmps(**changes: object) -> sw.DMPS:
 
 def deepsets(**changes: object) -> sw.DeepSets:
     arguments: dict[str, object] = {"dim": 6, "activation": "tanh", "pool": "sum"}
-    return sw.DeepSets.build(DIM, 3, **(arguments | changes))  # type: ignore[arg-type]
+    return sw.DeepSets.build(DIM, 3, **(arguments | changes))
 
 
 def set_transformer(**changes: object) -> sw.SetTransformer:
     arguments: dict[str, object] = {"dim": 6, "heads": 2}
-    return sw.SetTransformer.build(DIM, 3, **(arguments | changes))  # type: ignore[arg-type]
+    return sw.SetTransformer.build(DIM, 3, **(arguments | changes))
 
 
 GRAPHS = [

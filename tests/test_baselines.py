@@ -83,7 +83,7 @@ def x() -> Tensor:
 class TestAgainstPlainLoops:
     @pytest.mark.parametrize("pool", ["mean", "max"])
     def test_equivariant_layer(self, x: Tensor, pool: str) -> None:
-        layer = sw.EquivariantLayer(DIM, 3, pool=pool, activation="tanh")  # type: ignore[arg-type]
+        layer = sw.EquivariantLayer(DIM, 3, pool=pool, activation="tanh")
         scramble(layer)
         assert same(layer(x), [slow_equivariant(x[0].tolist(), layer, pool)])
 
@@ -114,7 +114,7 @@ class TestAgainstPlainLoops:
                 rows = slow_equivariant(rows, layer, transformation)
             else:
                 rows = mlp(rows, layer, math.tanh)
-        assert same(model(x), dense([oracle.pooled(rows, pool)], model.head))  # type: ignore[arg-type]
+        assert same(model(x), dense([oracle.pooled(rows, pool)], model.head))
 
     @pytest.mark.parametrize("inducing", [None, 3])
     @pytest.mark.parametrize("pool", ["attention", "sum", "mean", "max"])
@@ -123,14 +123,14 @@ class TestAgainstPlainLoops:
         model = set_transformer(inducing=inducing, pool=pool, norm=norm)
         scramble(model)
         rows = mlp(x[0].tolist(), model.encoder)
-        assert len(model.blocks) == 2
-        for block in model.blocks:
+        assert len(model.layers) == 2
+        for block in model.layers:
             rows = slow_block(rows, block)
         if isinstance(model.pool, sw.MultiheadAttentionPool):
             z = slow_pma(rows, model.pool)
         else:
             z = oracle.pooled(rows, pool)
-        assert same(model(x), dense([z], model.head))  # type: ignore[arg-type]
+        assert same(model(x), dense([z], model.head))
 
 
 class TestIdentities:
@@ -147,7 +147,7 @@ class TestIdentities:
 
     @pytest.mark.parametrize("pool", ["mean", "max"])
     def test_alone_an_element_sees_itself_in_the_pool(self, pool: str) -> None:
-        layer = sw.EquivariantLayer(3, 2, pool=pool, activation="tanh")  # type: ignore[arg-type]
+        layer = sw.EquivariantLayer(3, 2, pool=pool, activation="tanh")
         scramble(layer)
         x = torch.randn(4, 1, 3, dtype=torch.float64)
         own = x @ (layer.Gamma.weight - layer.Lambda.weight).mT + layer.Gamma.bias
@@ -252,7 +252,7 @@ class TestStart:
     def test_deep_equivariant_networks_neither_fade_nor_explode(self, pool: str, activation: str) -> None:
         x = torch.randn(8, 50, 64)
         for _ in range(6):
-            x = sw.EquivariantLayer(64, 64, pool=pool, activation=activation)(x)  # type: ignore[arg-type]
+            x = sw.EquivariantLayer(64, 64, pool=pool, activation=activation)(x)
         assert 0.1 < x.std() < 10
 
 
@@ -265,7 +265,7 @@ DIVISIBLE = "dim must be a multiple of heads, got dim=6 and heads=4"
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (partial(Layer, 3, 2, pool="sum"), "one of ['max', 'mean'], got 'sum'"),  # type: ignore[arg-type]
+        (partial(Layer, 3, 2, pool="sum"), "one of ['max', 'mean'], got 'sum'"),
         (partial(Layer, 3, 2, activation="elu"), "activation must be one of ['gelu', "),
         (partial(Layer, 3, 0), "out_dim must be at least 1, got 0"),
         (partial(Layer, 0, 3), "dim must be at least 1, got 0"),

@@ -21,6 +21,36 @@ from setwise.nn.models import choose, pools
 from setwise.nn.pool import MaxPool, MeanPool
 
 
+class Layered(nn.Module):
+    """What both baselines are: an encoder, layers in which the elements meet, a pool, a head.
+
+    Args:
+        encoder: ``(x, mask) → [b, n, d]``.
+        layers: ``(x, mask) → x``, one after the other.
+        pool: ``(x, mask) → [b, d]``.
+        head: ``[b, d] → [b, k]``, raw outputs.
+    """
+
+    def __init__(
+        self, encoder: nn.Module, layers: Sequence[nn.Module], pool: nn.Module, head: nn.Module
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.layers = nn.ModuleList(layers)
+        self.pool = pool
+        self.head = head
+
+    def forward(
+        self, x: Float[Tensor, "b n *f"], mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b k"]:
+        """Raw outputs, one row a set."""
+        x = self.encoder(x, mask)
+        for layer in self.layers:
+            x = layer(x, mask)
+        out: Tensor = self.head(self.pool(x, mask))
+        return out
+
+
 class EquivariantLayer(Drawn):
     """Equivariant transformation of DeepSets (mean ET, max ET): τ(X Γ + β − 1 pool(X) Λ).
 
@@ -69,24 +99,11 @@ class EquivariantLayer(Drawn):
         return out
 
 
-class DeepSets(nn.Module):
+class DeepSets(Layered):
     """Encode the elements, transform them equivariantly, pool, and read out: ρ(pool_i φ(X)_i).
 
-    Args:
-        encoder: ``(x, mask) → [b, n, d]``.
-        layers: ``(x, mask) → x``, one after the other; none of them, or an `MLP`, is ρ(pool_i φ(x_i)).
-        pool: ``(x, mask) → [b, d]``.
-        head: ``[b, d] → [b, k]``, raw outputs.
+    Without layers, or with an `MLP` for one, it is ρ(pool_i φ(x_i)).
     """
-
-    def __init__(
-        self, encoder: nn.Module, layers: Sequence[nn.Module], pool: nn.Module, head: nn.Module
-    ) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.layers = nn.ModuleList(layers)
-        self.pool = pool
-        self.head = head
 
     @classmethod
     def build(
@@ -133,16 +150,6 @@ class DeepSets(nn.Module):
             pool=choose("pool", pool, pools(dim)) if isinstance(pool, str) else pool,
             head=Dense(dim, out_dim, activation="identity"),
         )
-
-    def forward(
-        self, x: Float[Tensor, "b n *f"], mask: Bool[Tensor, "b n"] | None = None
-    ) -> Float[Tensor, "b k"]:
-        """Raw outputs, one row a set."""
-        x = self.encoder(x, mask)
-        for layer in self.layers:
-            x = layer(x, mask)
-        out: Tensor = self.head(self.pool(x, mask))
-        return out
 
 
 def multihead_attention(
@@ -322,24 +329,8 @@ class MultiheadAttentionPool(Drawn):
         return z.masked_fill(~mask.any(1, keepdim=True), 0)
 
 
-class SetTransformer(nn.Module):
-    """Encode the elements, let them attend to each other, pool by attention, and read out.
-
-    Args:
-        encoder: ``(x, mask) → [b, n, d]``.
-        blocks: ``(x, mask) → x``, one after the other.
-        pool: ``(x, mask) → [b, d]``.
-        head: ``[b, d] → [b, k]``, raw outputs.
-    """
-
-    def __init__(
-        self, encoder: nn.Module, blocks: Sequence[nn.Module], pool: nn.Module, head: nn.Module
-    ) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.blocks = nn.ModuleList(blocks)
-        self.pool = pool
-        self.head = head
+class SetTransformer(Layered):
+    """Encode the elements, let them attend to each other, pool by attention, and read out."""
 
     @classmethod
     def build(
@@ -385,17 +376,7 @@ class SetTransformer(nn.Module):
         attention = {"attention": lambda: MultiheadAttentionPool(dim, heads=heads, norm=norm)}
         return cls(
             encoder=MLP(in_dim, dim, activation="identity") if encoder is None else encoder,
-            blocks=[block() for _ in range(depth)],
+            layers=[block() for _ in range(depth)],
             pool=choose("pool", pool, pools(dim) | attention) if isinstance(pool, str) else pool,
             head=Dense(dim, out_dim, activation="identity"),
         )
-
-    def forward(
-        self, x: Float[Tensor, "b n *f"], mask: Bool[Tensor, "b n"] | None = None
-    ) -> Float[Tensor, "b k"]:
-        """Raw outputs, one row a set."""
-        x = self.encoder(x, mask)
-        for block in self.blocks:
-            x = block(x, mask)
-        out: Tensor = self.head(self.pool(x, mask))
-        return out
