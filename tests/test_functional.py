@@ -284,3 +284,25 @@ def test_median_distance_wants_numbers() -> None:
 def test_masks_that_do_not_fit_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"mask must be \[2, 3\] as the sets are, got"):
         fn.fill_padding(torch.zeros(2, 3, 4), torch.ones(shape, dtype=torch.bool))
+
+
+def test_plain_message_passing_is_what_propagate_does_unless_told_otherwise() -> None:
+    x, W = points(), torch.rand(1, 6, 6, dtype=torch.float64).softmax(-1)
+    assert same(fn.propagate(x, W), W @ x)
+
+
+def test_distances_are_never_negative() -> None:
+    z = 30 + torch.randn(1, 1, 64).expand(1, 50, 64) + 1e-4 * torch.randn(1, 50, 64)
+    assert (fn.squared_distances(z) >= 0).all()
+
+
+def test_a_weight_at_the_threshold_is_kept() -> None:
+    W = torch.tensor([[[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.25, 0.25, 0.5]]])
+    assert torch.equal(fn.sparsify(W, 0.25), W)
+
+
+def test_a_kernel_value_of_zero_has_a_finite_gradient_at_any_temperature() -> None:
+    K = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]], requires_grad=True)
+    fn.row_normalize(K, temperature=2.0).square().sum().backward()
+    assert K.grad is not None
+    assert K.grad.isfinite().all()

@@ -73,3 +73,9 @@ def test_absurd_correlations_are_refused(rho: float) -> None:
 def test_absurd_numbers_of_sets_are_refused(sets: int) -> None:
     with pytest.raises(ValueError, match=f"positive even number, half a class, got {sets}"):
         sample(sets, 0.5, sw.generator())
+
+
+def test_no_correlation_is_a_correlation_too() -> None:
+    x, _ = sample(4, 0.0, sw.generator("zero"))
+    assert bayes_logits(x, 0.0).abs().max() < 1e-6
+    assert bayes_logits(x.double(), 0.9).dtype == torch.float64

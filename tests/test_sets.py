@@ -109,6 +109,7 @@ def test_to_casts_the_elements_and_keeps_the_mask() -> None:
         ((np.ones(3), [0, 3, 2]), "ptr must rise from 0"),
         ((np.ones(3), [1, 3]), "ptr must rise from 0"),
         ((np.ones(3), [0]), "ptr must rise from 0"),
+        ([np.array([None])], "set 0 must hold numbers, got object"),
         ("abc", "sets must be a list of arrays, .* got str"),
         (5, "sets must be a list of arrays, .* got int"),
     ],
@@ -136,3 +137,21 @@ def test_bad_masks_and_indices_too() -> None:
         SetBatch.from_ptr(torch.ones(2), [0.5, 2.0])
     with pytest.raises(ValueError, match="from_index needs elements or the number of sets"):
         SetBatch.from_index(torch.ones(0), torch.tensor([]))
+
+
+def test_kinds_of_numbers_and_the_default_precision() -> None:
+    assert SetBatch.pack([np.array([True, False])]).x.dtype == torch.bool
+    assert SetBatch.pack([np.array([1, 2], dtype=np.uint8)]).x.dtype == torch.uint8
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert SetBatch.pack([np.ones((1, 2))]).x.dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_three_sets_in_a_tuple_are_sets_and_so_are_two_of_reals() -> None:
+    sets = (np.array([5, 6]), np.array([0, 2]), np.array([1]))
+    assert SetBatch.pack(sets).sizes.tolist() == [2, 2, 1]
+    assert SetBatch.pack((np.ones(2), np.ones(3))).sizes.tolist() == [2, 3]
+    assert SetBatch.pack((torch.ones(2), torch.ones(3))).sizes.tolist() == [2, 3]
+    assert SetBatch.pack((torch.ones(2, 2), torch.ones(3, 2).long().float())).sizes.tolist() == [2, 3]

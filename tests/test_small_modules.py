@@ -4,12 +4,14 @@ import io
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_rgba
 
 import setwise as sw
 from setwise import files, plots
@@ -27,6 +29,8 @@ from setwise.progress import Bar, Silent
         ({"checkpoint_seconds": -1.0}, "training.checkpoint_seconds must be finite and not negative"),
         ({"lr": 0.0}, "training.lr must be positive and finite, got 0.0"),
         ({"lr": float("nan")}, "training.lr must be positive and finite, got nan"),
+        ({"plateau_factor": 0.0}, "training.plateau_factor must lie between 0 and 1, got 0.0"),
+        ({"weight_decay": float("nan")}, "training.weight_decay must be finite and not negative, got nan"),
         ({"plateau_factor": 1.0}, "training.plateau_factor must lie between 0 and 1, got 1.0"),
         ({"clip": 0.0}, "training.clip must be positive and finite, got 0.0"),
         ({"clip": float("inf")}, "training.clip must be positive and finite, got inf"),
@@ -163,3 +167,87 @@ def test_results_on_record_are_valid() -> None:
         assert result["experiment"] == path.parent.name
         assert result["revision"], path.name
         assert not result["revision"].endswith("+"), path.name
+
+
+def test_the_defaults_are_those_that_are_documented() -> None:
+    assert asdict(sw.Training()) == {
+        "steps": 30_000, "optimizer": "adam", "lr": 1e-3, "weight_decay": 0.0, "schedule": "constant",
+        "plateau_factor": 0.9, "plateau_patience": 1, "warmup": 0, "clip": None, "precision": "32-true",
+        "evaluations": 60, "checkpoint_seconds": 20.0, "tensorboard": False,
+    }  # fmt: skip
+
+
+def test_streams_never_change_from_one_version_to_the_next() -> None:
+    assert sw.generator("train", 0, 1).initial_seed() == 2_376_528_315_726_723_075
+
+
+def test_an_interrupted_write_leaves_no_litter_and_json_is_for_people(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.write_json(tmp_path / "a.json", {"a": 1})
+    assert (tmp_path / "a.json").read_text() == '{\n  "a": 1\n}\n'
+
+    def interrupt(_: int) -> None:
+        assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".a.json.")]  # beside its target
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        files.write_json(tmp_path / "a.json", {"a": 2})
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_speed_and_time_left_leave_out_what_was_done_before(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("setwise.progress.time.perf_counter", lambda: now[0])
+    bar = Bar("a model", "accuracy")
+    now[0] = 200.0
+    with bar:
+        bar.begin(1000, 500)
+        now[0] = 205.0
+        bar.report({"step": 520, "loss": 1.0})
+        now[0] = 220.0
+        bar.report({"step": 600, "loss": 1.0})
+        now[0] = 225.0
+        bar.report({"step": 620, "loss": 1.0})
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "a model  520/1,000  loss 1.0000  4/s  120 s left",
+        "a model  600/1,000  loss 1.0000  5/s  80 s left",
+    ]
+
+
+def test_the_bar_moves_ten_times_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("setwise.progress.time.perf_counter", lambda: now[0])
+    bar = Bar("a model", "accuracy")
+    bar.begin(1000, 0)
+    moves: list[Any] = []
+    monkeypatch.setattr(bar.bar, "update", lambda *_, **fields: moves.append(fields))
+    for step in range(1, 101):
+        now[0] += 0.01
+        bar.advance(step)
+    assert 8 <= len(moves) <= 10
+    assert moves[0]["speed"] == "100/s"
+    bar.advance(1000)
+    assert moves[-1]["completed"] == 1000
+
+
+def test_heat_maps_can_be_read() -> None:
+    ax = plots.kernel_heatmap([[1.0, 0.25], [0.75, 1.0]])
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["1", "2"]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["1", "2"]
+    at = {t.get_position(): (t.get_text(), t.get_color()) for t in ax.texts}
+    assert at[(1, 0)] == ("0.25", "white")
+    assert at[(0, 1)] == ("0.75", "black")
+    assert len(plots.kernel_heatmap(np.eye(12)).texts) == 144
+
+
+def test_curves_go_from_left_to_right_in_one_colour() -> None:
+    ax = plots.accuracy_curve([(2, 0.8), (1, 0.5), (2, 0.6), (1, 0.3)])
+    assert ax.lines[0].get_xdata().tolist() == [1, 2]
+    band = ax.collections[0]
+    assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(0.4 - 0.02**0.5)
+    assert to_rgba(ax.lines[0].get_color(), 0.2) == pytest.approx(band.get_facecolor()[0])

@@ -23,7 +23,7 @@ def test_binary() -> None:
 
 
 def test_classes() -> None:
-    out, y = torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]]), torch.tensor([1, 2])
+    out, y = torch.tensor([[0.0, 2.0, 1.0], [4.0, 0.5, 0.0]]), torch.tensor([1, 2])
     expected = -(out.softmax(1)[0, 1].log() + out.softmax(1)[1, 2].log()) / 2
     assert torch.isclose(Classes().loss(out, y), expected)
     assert Classes().predict(out).tolist() == [1, 0]
@@ -31,6 +31,7 @@ def test_classes() -> None:
     smooth = Classes(label_smoothing=0.3)
     spread = 0.7 * expected - 0.3 * out.log_softmax(1).mean()
     assert torch.isclose(smooth.loss(out, y), spread)
+    assert not torch.isclose(spread, expected)
     assert smooth.score(out, y) == pytest.approx({"loss": expected.item(), "accuracy": 0.5})
 
 
@@ -99,3 +100,18 @@ def test_targets_that_do_not_fit_are_refused(
 def test_absurd_label_smoothing_is_refused(share: float) -> None:
     with pytest.raises(ValueError, match=f"label_smoothing must lie between 0 and 1, got {share}"):
         Classes(label_smoothing=share)
+
+
+def test_even_odds_are_class_0_and_the_metric_of_each_task_is_among_its_scores() -> None:
+    assert Binary().predict(torch.zeros(1, 1)).tolist() == [0]
+    y = torch.tensor([0, 1])
+    for task, out in ((Binary(), torch.ones(2, 1)), (Classes(), torch.eye(2)), (Count(), torch.ones(2, 1))):
+        assert task.metric == "accuracy"
+        assert task.metric in task.score(out, y)
+    assert Regression.metric == "r2"
+
+
+def test_the_variance_of_each_target_is_its_own() -> None:
+    y = torch.tensor([[0.0, 100.0], [2.0, 104.0]])
+    out = torch.tensor([[1.0, 100.0], [1.0, 104.0]])
+    assert Regression().score(out, y)["r2"] == pytest.approx((0 + 1) / 2)

@@ -422,3 +422,117 @@ def test_tensorboard_missing_is_said_clearly(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'setwise\[tensorboard\]'"):
         fit(model(), sw.Training(steps=1, tensorboard=True), folder=tmp_path)
+
+
+class Known(sw.Binary):
+    """A task whose loss is the number of its batch, whatever the model says."""
+
+    def loss(self, out: Tensor, y: Tensor) -> Tensor:
+        return 0 * out.sum() + y.float().mean()
+
+
+def numbered(step: int) -> Batch:
+    batch, y = batches(step)
+    return batch, torch.full_like(y, step)
+
+
+def test_the_loss_on_record_is_the_mean_since_the_last_evaluation_and_the_last_step_is_one() -> None:
+    history = sw.fit(model(), Known(), numbered, sw.Training(steps=10, evaluations=3))
+    assert [(entry["step"], entry["loss"]) for entry in history.metrics] == [(4, 2.5), (8, 6.5), (10, 9.5)]
+
+
+@pytest.mark.parametrize(("optimizer", "moved"), [("adamw", 1 - 0.1 * 0.5), ("adam", 0.9)])
+def test_weight_decay_is_that_of_the_optimizer(optimizer: Any, moved: float) -> None:
+    """Without a gradient, AdamW shrinks a weight of one by lr · decay, and Adam takes a whole step of lr."""
+
+    class One(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(()))
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            return self.weight * torch.ones(len(x), 1)
+
+    one = One()
+    sw.fit(one, Worse(), batches, sw.Training(steps=1, lr=0.1, optimizer=optimizer, weight_decay=0.5))
+    assert one.weight.item() == pytest.approx(moved, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("precision", "autocast", "dtype"),
+    [
+        ("32-true", False, torch.float32),
+        ("bf16-mixed", True, torch.bfloat16),
+        ("64-true", False, torch.float64),
+    ],
+)
+def test_precision_is_what_was_asked_for(precision: Any, autocast: bool, dtype: torch.dtype) -> None:
+    seen: list[tuple[bool, torch.dtype]] = []
+
+    class Spy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(()))
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            seen.append((torch.is_autocast_enabled("cpu"), x.dtype))
+            return self.weight * x.sum((1, 2)).unsqueeze(1)
+
+    fit(Spy(), sw.Training(steps=1, precision=precision))
+    assert seen == [(autocast, dtype)]
+
+
+def test_an_infinite_loss_stops_the_run_too() -> None:
+    class Broken(sw.Binary):
+        def loss(self, out: Tensor, y: Tensor) -> Tensor:
+            return super().loss(out, y) * math.inf
+
+    with pytest.raises(FloatingPointError, match="the loss became inf by step 1"):
+        sw.fit(model(), Broken(), batches, sw.Training(steps=2, evaluations=2))
+
+
+def test_a_full_disk_costs_the_new_checkpoint_and_not_the_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = sw.Training(steps=10, evaluations=2, checkpoint_seconds=0)
+    with pytest.raises(Stop):
+        fit(model(), training, folder=tmp_path, progress=StopAt(7))
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        fit(model(), training, folder=tmp_path, resume=True)
+    assert load_checkpoint(tmp_path / CHECKPOINT)["step"] == 5
+
+
+@pytest.mark.parametrize("change", [{"optimizer": None}, {"step": "a"}, {"random": 3}])
+def test_a_checkpoint_with_a_part_that_does_not_fit_is_refused(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    fit(model(), sw.Training(steps=2), folder=tmp_path)
+    state = load_checkpoint(tmp_path / CHECKPOINT) | change
+    torch.save({key: value for key, value in state.items() if value is not None}, tmp_path / CHECKPOINT)
+    with pytest.raises(ValueError, match="does not belong to this model and training"):
+        fit(model(), sw.Training(steps=4), folder=tmp_path, resume=True)
+
+
+def test_a_file_of_something_else_holds_no_model(tmp_path: Path) -> None:
+    torch.save({"a": 1}, tmp_path / "other.pt")
+    with pytest.raises(ValueError, match="holds no model"):
+        load_checkpoint(tmp_path / "other.pt")
+
+
+def test_elements_that_are_numbers_of_things_stay_whole() -> None:
+    class Embedding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(5, 1)
+
+        def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+            out: Tensor = self.table(x).sum(1)
+            return out
+
+    pair = sw.SetBatch(torch.tensor([[0, 1], [2, 4]])), torch.tensor([0, 1])
+    assert outputs(Embedding(), [pair])[0].shape == (2, 1)

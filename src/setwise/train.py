@@ -234,7 +234,8 @@ class _Run:
         try:
             for name, part in self.parts.items():
                 part.load_state_dict(state[name])
-            self.step, self.sets, self.before = state["step"], state["sets"], state["seconds"]
+            self.step, self.sets = int(state["step"]), int(state["sets"])
+            self.before = float(state["seconds"])
             torch.set_rng_state(state["random"])
         except (KeyError, ValueError, RuntimeError, TypeError) as error:
             raise ValueError(f"{path} does not belong to this model and training: {error}") from error
