@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import setwise as sw
+from setwise.data.gaussian import bayes_logits
 from setwise.experiments import EXPERIMENTS, report, runner
 from setwise.experiments.gaussian import Gaussian
 
@@ -271,3 +272,52 @@ def test_every_experiment_is_complete(name: str) -> None:
     assert experiment.name == name
     assert set(experiment.PAPER) == set(experiment.ROWS)
     assert hasattr(experiment(), experiment.varied)
+
+
+def test_the_defaults_are_those_of_the_appendix() -> None:
+    default = Gaussian()
+    assert (default.rho, default.test_sets, default.threads) == (0.95, 200_000, 1)
+    training = default.training
+    assert (training.steps, training.optimizer, training.lr, training.evaluations) == (
+        30_000,
+        "adam",
+        1e-3,
+        60,
+    )
+    assert (training.schedule, training.plateau_factor, training.plateau_patience) == ("plateau", 0.9, 1)
+    assert Gaussian(rho=0.0).rho == 0
+    with pytest.raises(ValueError, match="test_sets must be a positive even number, got 0"):
+        Gaussian(test_sets=0)
+
+
+def test_training_validation_and_test_sets_have_nothing_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[Any, ...]] = []
+    sampled = Gaussian._sample
+
+    def spy(self: Gaussian, sets: int, *purpose: str | int) -> Any:
+        drawn.append((sets, *purpose))
+        return sampled(self, sets, *purpose)
+
+    experiment = replace(SMALL, test_sets=12_000)
+    model = experiment.model("v-dmps", 3)
+    monkeypatch.setattr(Gaussian, "_sample", spy)
+    experiment.batches(3)(7)
+    experiment.validation(3)
+    experiment.test(model, 3)
+    assert drawn == [
+        (128, "train", 3, 7),
+        (10_000, "validation", 3, 0),
+        (10_000, "validation", 3, 1),
+        (10_000, "test", 0),
+        (2_000, "test", 1),
+    ]
+
+
+def test_the_limit_on_record_is_that_of_the_bayes_classifier_on_the_test_sets(tmp_path: Path) -> None:
+    result = run(tmp_path, SMALL.vary(0.8))
+    batch, y = SMALL.vary(0.8)._sample(2_000, "test", 0)
+    best = (bayes_logits(batch.x, 0.8)[:, 0] > 0).long()
+    assert result["bayes_accuracy"] == (best == y).double().mean().item()
+    kernel = result["kernel"]["independent"]
+    others = [kernel[i][j] for i in range(5) for j in range(5) if i != j and {i, j} != {1, 3}]
+    assert result["kernel_contrast_independent"] == pytest.approx(kernel[1][3] / (sum(others) / 18))
