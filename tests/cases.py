@@ -43,6 +43,11 @@ def dmps(**changes: object) -> sw.DMPS:
     return sw.DMPS.build(DIM, 3, **(arguments | changes))
 
 
+def distinct(**changes: object) -> nn.Module:
+    arguments: dict[str, object] = {"dim": 6, "hidden": (5, 7), "activation": "tanh", "pool": "sum"}
+    return sw.DistinctDMPS.build(DIM, 3, **(arguments | changes))
+
+
 def deepsets(**changes: object) -> sw.DeepSets:
     arguments: dict[str, object] = {"dim": 6, "activation": "tanh", "pool": "sum"}
     return sw.DeepSets.build(DIM, 3, **(arguments | changes))
@@ -58,6 +63,7 @@ GRAPHS = [
     Case("latent-laplace", partial(graph, kernel=sw.laplace_kernel), "graph"),
     Case("latent-matern32", partial(graph, kernel=sw.matern32_kernel), "graph"),
     Case("latent-matern52", partial(graph, kernel=sw.matern52_kernel), "graph"),
+    Case("latent-super-gaussian", partial(graph, kernel=sw.super_gaussian_kernel), "graph"),
     Case("latent-normalized", partial(graph, normalize=sw.row_normalize), "graph"),
     Case(
         "latent-tempered",
@@ -119,6 +125,14 @@ MODELS = [
         "invariant",
     ),
 ]
+COUNTERS = [
+    Case("distinct", distinct, "invariant"),
+    Case(
+        "distinct-super-gaussian",
+        lambda: distinct(dim=DIM, graph=graph(kernel=sw.super_gaussian_kernel), depth=1),
+        "invariant",
+    ),
+]
 BASELINES = [
     Case("deepsets-mean", partial(deepsets, transformation="mean"), "invariant"),
     Case("deepsets-max", partial(deepsets, transformation="max", pool="max"), "invariant", smooth=False),
@@ -128,7 +142,7 @@ BASELINES = [
     Case("set-transformer-isab-mean", partial(set_transformer, inducing=3, pool="mean"), "invariant"),
     Case("set-transformer-norm", partial(set_transformer, inducing=3, norm=True), "invariant"),
 ]
-CASES = [*GRAPHS, *ENCODERS, *LAYERS, *POOLS, *MODELS, *BASELINES]
+CASES = [*GRAPHS, *ENCODERS, *LAYERS, *POOLS, *MODELS, *COUNTERS, *BASELINES]
 
 
 def padded(sizes: list[int], garbage: float = 0.0, seed: int = 0) -> tuple[Tensor, Tensor]:

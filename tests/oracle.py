@@ -33,6 +33,10 @@ def matern52(u: Vector, v: Vector, sigma: float) -> float:
     return (1 + math.sqrt(5) * r + 5 * r**2 / 3) * math.exp(-math.sqrt(5) * r)
 
 
+def super_gaussian(u: Vector, v: Vector, sigma: float) -> float:
+    return math.exp(-((distance(u, v) ** 2 / (2 * sigma**2)) ** 2))
+
+
 def kernel_matrix(z: Matrix, sigma: float, kernel: Kernel) -> list[list[float]]:
     return [[kernel(u, v, sigma) for v in z] for u in z]
 

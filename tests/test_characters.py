@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+import setwise as sw
 from setwise.data import omniglot as module
 from setwise.data.characters import (
     Characters,
@@ -468,13 +469,13 @@ def from_pools(sets: CharacterSets, seed: int) -> Iterable[list[Element]]:
     """One set a pool: the others in the pool depend on it."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(200):
-        pool = sets.pool_batch(1, generator, characters=11, drawings=10)
-        yield from elements_of(sets, [numbers(x) for x in pool.sets().to_list()], pool.y)
+        batch, y = sets.pool_batch(1, generator, characters=11, drawings=10)
+        yield from elements_of(sets, [numbers(x) for x in batch.to_list()], y)
 
 
 def from_one_pool(sets: CharacterSets, seed: int) -> Iterable[list[Element]]:
-    pool = sets.pool_batch(500, torch.Generator().manual_seed(seed), characters=11, drawings=10)
-    return elements_of(sets, [numbers(x) for x in pool.sets().to_list()], pool.y)
+    batch, y = sets.pool_batch(500, torch.Generator().manual_seed(seed), characters=11, drawings=10)
+    return elements_of(sets, [numbers(x) for x in batch.to_list()], y)
 
 
 def elements_of(sets: CharacterSets, found: Iterable[Tensor], y: Tensor) -> Iterable[list[Element]]:
@@ -598,8 +599,7 @@ def test_batch_shapes_and_padding() -> None:
     script = drawn_strokes(20)
     batch, y = CharacterSets(script, split_by_image(script).train).batch(32, torch.Generator().manual_seed(0))
     assert batch.x.shape == (32, 10, 1, 105, 105)
-    assert batch.x.dtype == torch.float32
-    assert torch.equal(batch.x, batch.x.bool().float())
+    assert batch.x.dtype == torch.bool
     assert batch.mask is not None
     assert (batch.x[~batch.mask] == 0).all()
     assert (batch.x[batch.mask].flatten(1).sum(1) > 0).all()
@@ -624,9 +624,9 @@ def test_the_generator_decides_everything() -> None:
         torch.manual_seed(seed + random.randrange(1000))  # the global state must not matter
         generator = torch.Generator().manual_seed(seed)
         batch, y = sets.batch(8, generator)
-        pool = sets.pool_batch(8, generator)
-        assert batch.mask is not None
-        return [batch.x, batch.mask, y, pool.images, pool.index, pool.mask, pool.y]
+        pool, count = sets.pool_batch(8, generator)
+        assert isinstance(pool.x, sw.Shared)
+        return [batch.x, batch.mask, y, pool.x.values, pool.x.index, pool.mask, count]
 
     assert all(map(torch.equal, drawn(0), drawn(0)))
     assert not any(torch.equal(a, b) for a, b in zip(drawn(0), drawn(1), strict=True))
@@ -634,28 +634,17 @@ def test_the_generator_decides_everything() -> None:
 
 def test_pool_batches_are_made_of_their_pool() -> None:
     sets = CharacterSets(numbered(100), split_by_image(numbered(100)).train)
-    pool = sets.pool_batch(256, torch.Generator().manual_seed(0))
-    assert pool.images.shape == (260, 1, 4, 4)
-    assert pool.index.shape == pool.mask.shape == (256, 10)
-    table = numbers(pool.images).view(26, 10)
+    batch, y = sets.pool_batch(256, torch.Generator().manual_seed(0))
+    assert isinstance(batch.x, sw.Shared)
+    assert batch.x.shape == (256, 10, 1, 4, 4)
+    assert batch.x.values.shape == (260, 1, 4, 4)
+    table = numbers(batch.x.values).view(26, 10)
     assert len(distinct(table)) == 260
     assert distinct(table) <= distinct(sets.part)
     assert (table // 20 == table[:, :1] // 20).all()  # ten drawings of each of 26 characters
-    batch = pool.sets()
-    for x, index, mask, y in zip(batch.x, pool.index, pool.mask, pool.y, strict=True):
-        assert torch.equal(x[mask], pool.images[index[mask]])
-        assert (x[~mask] == 0).all()
-        assert len(distinct(numbers(x[mask]) // 20)) == y
-        assert len(distinct(numbers(x[mask]))) == mask.sum()
-
-
-def test_encoding_the_pool_is_encoding_the_sets() -> None:
-    sets = CharacterSets(numbered(), split_by_image(numbered(), validation=0.0).train)
-    pool = sets.pool_batch(16, torch.Generator().manual_seed(0))
-    encoder = torch.nn.Sequential(torch.nn.Conv2d(1, 3, 2), torch.nn.ReLU(), torch.nn.Flatten())
-    once = encoder(pool.images)[pool.index]
-    each = encoder(pool.sets().x.flatten(0, 1)).view_as(once)
-    assert torch.allclose(once[pool.mask], each[pool.mask])
+    for x, count in zip(batch.to_list(), y, strict=True):
+        assert len(distinct(numbers(x) // 20)) == count
+        assert len(distinct(numbers(x))) == len(x)
 
 
 def test_too_few_characters_or_drawings() -> None:
@@ -710,5 +699,6 @@ def test_omniglot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0.02 < ink.mean() < 0.1  # a few strokes on much paper
     split = split_by_image(omniglot)
     assert [len(part) for part in (split.train, split.validation, split.test)] == [1461, 162, 1623]
-    pool = CharacterSets(omniglot, split.validation).pool_batch(256, torch.Generator().manual_seed(0))
-    assert pool.images.shape == (260, 1, 105, 105)
+    batch, _ = CharacterSets(omniglot, split.validation).pool_batch(256, torch.Generator().manual_seed(0))
+    assert batch.x.shape == (256, 10, 1, 105, 105)
+    assert batch.x.values.shape == (260, 1, 105, 105)

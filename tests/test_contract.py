@@ -21,6 +21,14 @@ ROOT = Path(__file__).parent.parent
 SIZES = [5, 3, 1, 0]
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 0.1}
 
+KERNELS = [
+    sw.rbf_kernel,
+    sw.laplace_kernel,
+    sw.matern32_kernel,
+    sw.matern52_kernel,
+    sw.super_gaussian_kernel,
+]
+
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 every_graph = pytest.mark.parametrize("case", GRAPHS, ids=str)
 
@@ -103,7 +111,7 @@ def test_padded_equals_unpadded_whatever_the_batch_mates(case: Case) -> None:
 
 
 @pytest.mark.parametrize("normalize", [sw.row_softmax, sw.row_normalize])
-@pytest.mark.parametrize("kernel", [sw.rbf_kernel, sw.laplace_kernel, sw.matern32_kernel, sw.matern52_kernel])
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_the_amount_of_padding_does_not_matter_far_from_the_origin(kernel: Any, normalize: Any) -> None:
     """In single precision, where the distances between large numbers cancel."""
     torch.manual_seed(1)

@@ -17,6 +17,7 @@ KERNELS: list[tuple[Callable[[Tensor, Tensor], Tensor], oracle.Kernel]] = [
     (fn.laplace_kernel, oracle.laplace),
     (fn.matern32_kernel, oracle.matern32),
     (fn.matern52_kernel, oracle.matern52),
+    (fn.super_gaussian_kernel, oracle.super_gaussian),
 ]
 every_kernel = pytest.mark.parametrize(("kernel", "slow"), KERNELS, ids=lambda f: f.__name__)
 

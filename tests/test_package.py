@@ -14,10 +14,10 @@ SOURCE = Path(setwise.__file__).parent
 LAYERS = [
     ["config", "files", "randomness", "functional", "progress"],
     ["sets", "nn.dense", "plots", "data.folders", "data.strokes"],
-    ["nn.encoders", "nn.blocks", "nn.pool", "tasks", "data.*"],
+    ["nn.encoders", "nn.images", "nn.blocks", "nn.pool", "tasks", "data.*"],
     ["nn.graph", "data.omniglot"],
     ["nn.models"],
-    ["nn.baselines"],
+    ["nn.baselines", "nn.distinct"],
     ["train"],
     ["experiments.base"],
     ["experiments.*"],

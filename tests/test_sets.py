@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from setwise import SetBatch
+from setwise import SetBatch, Shared
 
 SETS = [torch.randn(3, 2), torch.randn(0, 2), torch.randn(1, 2), torch.randn(5, 2)]
 
@@ -155,3 +155,41 @@ def test_three_sets_in_a_tuple_are_sets_and_so_are_two_of_reals() -> None:
     assert SetBatch.pack((np.ones(2), np.ones(3))).sizes.tolist() == [2, 3]
     assert SetBatch.pack((torch.ones(2), torch.ones(3))).sizes.tolist() == [2, 3]
     assert SetBatch.pack((torch.ones(2, 2), torch.ones(3, 2).long().float())).sizes.tolist() == [2, 3]
+
+
+def test_shared_elements_stand_for_those_they_point_at() -> None:
+    values, index = torch.randn(3, 2, 2), torch.tensor([[2, 0], [1, 1], [0, 2]])
+    mask = torch.tensor([[True, True], [True, False], [True, True]])
+    shared, plain = SetBatch(Shared(values, index), mask), SetBatch(values[index], mask)
+    assert len(shared.x) == len(shared) == 3
+    assert shared.x.shape == plain.x.shape == (3, 2, 2, 2)
+    assert shared.x.dim() == 4
+    assert (shared.x.dtype, shared.x.device) == (values.dtype, values.device)
+    assert torch.equal(shared.elements, plain.elements)
+    assert equal(shared.to_list(), plain.to_list())
+    assert all(map(torch.equal, shared.to_ptr(), plain.to_ptr()))
+    assert all(map(torch.equal, shared.to_index(), plain.to_index()))
+    doubled = shared.to(torch.float64)
+    assert doubled.x.is_floating_point()
+    assert doubled.x.dtype == torch.float64
+    assert torch.equal(doubled.x.index, index)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        (torch.tensor([0, 1]), r"whole numbers \[sets, elements\], got torch.int64 \[2\]"),
+        (torch.zeros(1, 1), "whole numbers .* got torch.float32"),
+        (torch.zeros(1, 1, dtype=torch.bool), "whole numbers .* got torch.bool"),
+        (torch.tensor([[0, 3]]), "below the 3 values, got 0 to 3"),
+        (torch.tensor([[-1, 0]]), "below the 3 values, got -1 to 0"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_an_index_must_point_at_a_value(index: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Shared(torch.zeros(3, 2), index)
+
+
+def test_no_set_shares_nothing() -> None:
+    assert Shared(torch.zeros(0, 2), torch.zeros(2, 0, dtype=torch.long)).shape == (2, 0, 2)

@@ -20,7 +20,9 @@ _HOMES = {
         "rbf_kernel",
         "row_normalize",
         "row_softmax",
+        "shares",
         "sparsify",
+        "super_gaussian_kernel",
         "top_k",
     ],
     "setwise.nn.baselines": [
@@ -35,6 +37,7 @@ _HOMES = {
     "setwise.nn.blocks": ["Gamma", "MessagePassingBlock", "SetDenoisingBlock", "SetResidualBlock"],
     "setwise.nn.dense": ["Dense", "Drawn", "initialize"],
     "setwise.nn.encoders": ["MLP", "ElementEncoder"],
+    "setwise.nn.distinct": ["DistinctDMPS"],
     "setwise.nn.graph": [
         "GivenGraph",
         "IdentityGraph",
@@ -42,10 +45,11 @@ _HOMES = {
         "SparseGraph",
         "UniformGraph",
     ],
+    "setwise.nn.images": ["ConvPool"],
     "setwise.nn.models": ["DMPS"],
     "setwise.nn.pool": ["AttentionPool", "MaxPool", "MeanPool", "SumPool"],
     "setwise.randomness": ["generator"],
-    "setwise.sets": ["SetBatch"],
+    "setwise.sets": ["SetBatch", "Shared"],
     "setwise.tasks": ["Binary", "Classes", "Count", "Regression"],
     "setwise.train": ["evaluate", "fit"],
 }
@@ -65,7 +69,9 @@ if TYPE_CHECKING:
     from setwise.functional import rbf_kernel as rbf_kernel
     from setwise.functional import row_normalize as row_normalize
     from setwise.functional import row_softmax as row_softmax
+    from setwise.functional import shares as shares
     from setwise.functional import sparsify as sparsify
+    from setwise.functional import super_gaussian_kernel as super_gaussian_kernel
     from setwise.functional import top_k as top_k
     from setwise.nn.baselines import DeepSets as DeepSets
     from setwise.nn.baselines import EquivariantLayer as EquivariantLayer
@@ -81,6 +87,7 @@ if TYPE_CHECKING:
     from setwise.nn.dense import Dense as Dense
     from setwise.nn.dense import Drawn as Drawn
     from setwise.nn.dense import initialize as initialize
+    from setwise.nn.distinct import DistinctDMPS as DistinctDMPS
     from setwise.nn.encoders import MLP as MLP
     from setwise.nn.encoders import ElementEncoder as ElementEncoder
     from setwise.nn.graph import GivenGraph as GivenGraph
@@ -88,6 +95,7 @@ if TYPE_CHECKING:
     from setwise.nn.graph import LatentGraph as LatentGraph
     from setwise.nn.graph import SparseGraph as SparseGraph
     from setwise.nn.graph import UniformGraph as UniformGraph
+    from setwise.nn.images import ConvPool as ConvPool
     from setwise.nn.models import DMPS as DMPS
     from setwise.nn.pool import AttentionPool as AttentionPool
     from setwise.nn.pool import MaxPool as MaxPool
@@ -95,6 +103,7 @@ if TYPE_CHECKING:
     from setwise.nn.pool import SumPool as SumPool
     from setwise.randomness import generator as generator
     from setwise.sets import SetBatch as SetBatch
+    from setwise.sets import Shared as Shared
     from setwise.tasks import Binary as Binary
     from setwise.tasks import Classes as Classes
     from setwise.tasks import Count as Count

@@ -30,7 +30,7 @@ def run(
     experiment: Annotated[Configured, tyro.conf.arg(name="")],
     row: tuple[str, ...] = (),
     seeds: tuple[int, ...] = (0,),
-    sweep: tuple[float, ...] = (),
+    sweep: tuple[str, ...] = (),
     resume: bool = False,
     out: Path = Path("runs"),
     results: Path = Path("results"),
@@ -41,7 +41,7 @@ def run(
         experiment: What to run.
         row: Rows to run ('setwise rows EXPERIMENT' lists them); all of them unless given.
         seeds: Seeds to run each row with.
-        sweep: Values of what the paper varies (rho for gaussian), one run each, instead of its one value.
+        sweep: Values of what the experiment varies (rho for gaussian, split for counting), one run each.
         resume: Continue interrupted runs, skip finished ones.
         out: Where configuration, metrics and checkpoint of each run go.
         results: Where the results go on record, a JSON file a run.
@@ -79,17 +79,18 @@ def table(experiment: Positional[Name], results: Path = Path("results"), markdow
     from setwise.experiments import report
 
     chosen = EXPERIMENTS[experiment]
-    headings, lines = report.table(chosen, report.load_results(results, chosen))
-    if markdown:
-        print(report.markdown(headings, lines))
-        return
-    from rich.console import Console
-    from rich.table import Table
+    for data, recorded in report.by_data(report.load_results(results, chosen)).items():
+        headings, lines = report.table(chosen, recorded)
+        if markdown:
+            print(report.markdown(headings, lines))
+            continue
+        from rich.console import Console
+        from rich.table import Table
 
-    grid = Table(*headings, title=chosen.__doc__.splitlines()[0] if chosen.__doc__ else None)
-    for line in lines:
-        grid.add_row(*line)
-    Console(width=None if sys.stdout.isatty() else 160).print(grid)
+        grid = Table(*headings, title=(chosen.__doc__ or "").splitlines()[0], caption=data)
+        for line in lines:
+            grid.add_row(*line)
+        Console(width=None if sys.stdout.isatty() else 160).print(grid)
 
 
 def figure(
@@ -107,12 +108,13 @@ def figure(
     from setwise.experiments import report
 
     chosen = EXPERIMENTS[experiment]
-    figures = chosen.figures(report.load_results(results, chosen))
+    groups = report.by_data(report.load_results(results, chosen))
     out.mkdir(parents=True, exist_ok=True)
-    for name, picture in figures.items():
-        path = out / f"{name}.png"
-        picture.savefig(path, dpi=150)
-        print(path)
+    for number, recorded in enumerate(groups.values()):
+        for name, picture in chosen.figures(recorded).items():
+            path = out / f"{name}{f'-{number + 1}' if number else ''}.png"
+            picture.savefig(path, dpi=150)
+            print(path)
 
 
 def rows(experiment: Positional[Name]) -> None:

@@ -167,6 +167,19 @@ def matern52_kernel(z: Float[Tensor, "b n e"], sigma: Float[Tensor, ""]) -> Floa
     return (1 + s + s.square() / 3) * (-s).exp()
 
 
+def super_gaussian_kernel(z: Float[Tensor, "b n e"], sigma: Float[Tensor, ""]) -> Float[Tensor, "b n n"]:
+    """Super-Gaussian K_ij = exp(−(‖z_i − z_j‖² / 2σ²)²): flat near zero, then a steeper fall than Gaussian.
+
+    It comes closer to telling alike (1) from different (0), which is what counting asks of it. It is not
+    positive definite, which nothing here needs.
+
+    >>> super_gaussian_kernel(torch.tensor([[[0.0], [1.0], [3.0]]]), torch.tensor(1.0))[0, 0]
+    tensor([1.0000e+00, 7.7880e-01, 1.6052e-09])
+    """
+    squared = squared_distances(z, 0.5 * _inverse_square(sigma))
+    return (-squared.clamp(max=1e3).square()).exp()
+
+
 def median_distance(z: Float[Tensor, "b n e"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, ""]:
     """Median of ‖z_i − z_j‖ over all pairs of distinct real elements of a set: a start for σ.
 
@@ -218,6 +231,22 @@ def row_normalize(
     if temperature != 1:
         K = K.clamp(min=torch.finfo(K.dtype).tiny).pow(1 / temperature)
     return _rows_to_one(K if mask is None else K.masked_fill(~pair_mask(mask), 0))
+
+
+def shares(K: Float[Tensor, "b n n"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n"]:
+    """What each element counts when alike elements count as one: 1 / deg_i with deg_i = Σ_j K_ij.
+
+    m copies of an element have 1/m each if K is one among them and zero elsewhere, so the shares sum to the
+    number of different elements. Padding has none.
+
+    >>> shares(torch.tensor([[[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]]))
+    tensor([[0.5000, 0.5000, 1.0000]])
+    """
+    if mask is not None:
+        K = K.masked_fill(~pair_mask(mask), 0)
+    degree = K.sum(-1)
+    real = degree > 0
+    return real / degree.masked_fill(~real, 1)
 
 
 def _check_temperature(temperature: float) -> None:

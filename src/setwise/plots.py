@@ -35,6 +35,58 @@ def kernel_heatmap(K: ArrayLike, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
+def latent_graph(
+    W: ArrayLike,
+    images: Sequence[ArrayLike],
+    *,
+    groups: Sequence[object] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a graph over images: the stronger an edge, the darker it is and the closer its ends.
+
+    Where the nodes lie is found from the weights alone, by springs; so clusters on paper are clusters of the
+    graph. An edge has the mean weight of its two directions, drawn on the scale of this graph's own weights.
+
+    Args:
+        W: weights between the elements.
+        images: the picture of each element, shown at its node with dark ink for large values.
+        groups: what each element truly is, as the colour of its frame.
+        ax: where to draw.
+
+    >>> latent_graph([[0.6, 0.4], [0.4, 0.6]], [np.eye(8), np.eye(8)], groups="ab").get_xlim()[0] < -1
+    True
+    """
+    import networkx as nx
+    from matplotlib.offsetbox import AnnotationBbox, OffsetImage
+
+    ax = _axes(ax)
+    W = np.asarray(W)
+    n = len(W)
+    weights = {(i, j): float(W[i, j] + W[j, i]) / 2 for i in range(n) for j in range(i)}
+    low, high = min(weights.values(), default=0), max(weights.values(), default=0)
+    strength = {ends: (w - low) / (high - low) if high > low else 1.0 for ends, w in weights.items()}
+    graph = nx.Graph()
+    graph.add_nodes_from(range(n))
+    graph.add_weighted_edges_from((*ends, 0.02 + s) for ends, s in strength.items())
+    start = {i: (np.cos(2 * np.pi * i / n), np.sin(2 * np.pi * i / n)) for i in range(n)}
+    place = nx.spring_layout(graph, pos=start, k=1.2 / max(n, 1) ** 0.5, iterations=300, seed=0)
+    for ends, s in strength.items():
+        line = zip(*(place[i] for i in ends), strict=True)
+        ax.plot(*line, color="tab:blue", alpha=s, linewidth=2.5, zorder=1)
+    colors = {group: f"C{1 + k}" for k, group in enumerate(dict.fromkeys(groups or ()))}
+    for i, image in enumerate(images):
+        box = AnnotationBbox(
+            OffsetImage(np.asarray(image), zoom=0.36, cmap="gray_r"),
+            tuple(place[i]),
+            pad=0.15,
+            bboxprops={"edgecolor": colors[groups[i]] if groups else "0.3", "linewidth": 2},
+        )
+        ax.add_artist(box)
+    ax.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
+    ax.set_axis_off()
+    return ax
+
+
 def accuracy_curve(
     points: Sequence[tuple[float, float]],
     *,

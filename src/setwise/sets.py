@@ -10,12 +10,80 @@ from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 
+class Shared:
+    """Elements that sets have in common, each held once: element j of set i is ``values[index[i, j]]``.
+
+    Takes the place of ``x [b, n, …]`` in a `SetBatch`. `setwise.ElementEncoder` encodes every value once,
+    however many sets it is in; ``written_out`` is the same for networks that know no sharing.
+
+    Args:
+        values: the different elements; all of them are real, whatever the mask says of their places.
+        index: which of them stands where. Padding may point at any.
+
+    >>> x = Shared(torch.tensor([[1.0], [5.0]]), torch.tensor([[0, 1], [1, 1]]))
+    >>> x.shape, x.written_out().flatten().tolist()
+    (torch.Size([2, 2, 1]), [1.0, 5.0, 5.0, 5.0])
+    """
+
+    def __init__(self, values: Shaped[Tensor, "values ..."], index: Int[Tensor, "b n"]) -> None:
+        if index.dim() != 2 or index.is_floating_point() or index.dtype == torch.bool:
+            raise ValueError(
+                f"index must be whole numbers [sets, elements], got {index.dtype} {list(index.shape)}"
+            )
+        if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < len(values):
+            raise ValueError(
+                f"index must lie between 0 and below the {len(values)} values, "
+                f"got {int(index.min())} to {int(index.max())}"
+            )
+        self.values = values
+        self.index = index
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def dim(self) -> int:
+        """How many axes ``x`` has."""
+        return len(self.shape)
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of ``x``: sets, elements, features."""
+        return self.index.shape + self.values.shape[1:]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the values."""
+        return self.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the values are."""
+        return self.values.device
+
+    def is_floating_point(self) -> bool:
+        """Whether the values are."""
+        return self.values.is_floating_point()
+
+    def to(self, *args: Any, **kwargs: Any) -> "Shared":
+        """Move or cast the values as ``Tensor.to`` does; the index goes along to the device."""
+        values = self.values.to(*args, **kwargs)
+        return Shared(values, self.index.to(values.device))
+
+    def written_out(self) -> Shaped[Tensor, "b n *f"]:
+        """``x`` with every element in its place."""
+        return self.values[self.index]
+
+
+Elements = Shaped[Tensor, "b n *f"] | Shared
+"""What a model takes for ``x``."""
+
+
 @dataclass(frozen=True, eq=False)
 class SetBatch:
     """A batch of sets: elements ``x [b, n, …]`` and ``mask [b, n]``, True at real elements.
 
-    Without a mask all elements are real. `pack` takes whatever sets come in; `to_list`, `to_ptr`,
-    `to_index` and `to_nested` lead back out.
+    Without a mask all elements are real. Elements that many sets have in common may be `Shared`. `pack`
+    takes whatever sets come in; `to_list`, `to_ptr`, `to_index` and `to_nested` lead back out.
 
     >>> batch = SetBatch.pack([np.ones((2, 3)), np.ones((4, 3))])
     >>> batch.x.shape, batch.sizes.tolist()
@@ -24,7 +92,7 @@ class SetBatch:
     [2, 4]
     """
 
-    x: Shaped[Tensor, "b n *f"]
+    x: Elements
     mask: Bool[Tensor, "b n"] | None = None
 
     def __post_init__(self) -> None:
@@ -135,6 +203,11 @@ class SetBatch:
         return self._mask.sum(1)
 
     @property
+    def elements(self) -> Shaped[Tensor, "b n *f"]:
+        """``x`` as a tensor, with shared elements written out."""
+        return self.x.written_out() if isinstance(self.x, Shared) else self.x
+
+    @property
     def _mask(self) -> Tensor:
         if self.mask is None:
             return torch.ones(self.x.shape[:2], dtype=torch.bool, device=self.x.device)
@@ -147,15 +220,15 @@ class SetBatch:
 
     def to_list(self) -> list[Tensor]:
         """The sets, each ``[n_i, …]``, without padding."""
-        return [x[m] for x, m in zip(self.x, self._mask, strict=True)]
+        return [x[m] for x, m in zip(self.elements, self._mask, strict=True)]
 
     def to_ptr(self) -> tuple[Tensor, Tensor]:
         """Concatenated elements ``[N, …]`` and the boundaries ``ptr [b + 1]``."""
-        return self.x[self._mask], torch.nn.functional.pad(self.sizes.cumsum(0), (1, 0))
+        return self.elements[self._mask], torch.nn.functional.pad(self.sizes.cumsum(0), (1, 0))
 
     def to_index(self) -> tuple[Tensor, Tensor]:
         """Concatenated elements ``[N, …]`` and the number of each one's set, as PyTorch Geometric has it."""
-        return self.x[self._mask], self._mask.nonzero()[:, 0]
+        return self.elements[self._mask], self._mask.nonzero()[:, 0]
 
     def to_nested(self) -> Tensor:
         """A nested (jagged) tensor of the sets."""

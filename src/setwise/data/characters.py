@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 
 from setwise.data.strokes import draw
 from setwise.randomness import generator as generator_of
-from setwise.sets import SetBatch
+from setwise.sets import SetBatch, Shared
 
 SIDE = 105
 DRAWINGS = 20
@@ -240,28 +240,8 @@ def sample_elements(
 
 
 @dataclass(frozen=True, eq=False)
-class PoolBatch:
-    """Sets drawn from one small pool of drawings, so that each drawing need be encoded but once.
-
-    Element j of set i is ``images[index[i, j]]`` where ``mask[i, j]``; with an encoder for single drawings
-    ``encoder(images)[index]`` are the sets' elements. The padding points at drawing 0.
-    """
-
-    images: Float[Tensor, "pool 1 side side"]
-    index: Int[Tensor, "b n"]
-    mask: Bool[Tensor, "b n"]
-    y: Int[Tensor, " b"]
-
-    def sets(self) -> SetBatch:
-        """The sets with their drawings written out."""
-        x = self.images[self.index]
-        x[~self.mask] = 0
-        return SetBatch(x, self.mask)
-
-
-@dataclass(frozen=True, eq=False)
 class CharacterSets:
-    """Sets of drawings and the number of different characters in each.
+    """Sets of drawings, bool images ``[1, side, side]``, and the number of different characters in each.
 
     Args:
         characters: the drawings.
@@ -286,17 +266,31 @@ class CharacterSets:
             sets: how many; the paper takes 32.
             generator: the source of randomness.
         """
+        numbers, mask, y = self.sample(sets, generator)
+        return SetBatch(self.images(numbers), mask), y
+
+    def sample(
+        self, sets: int, generator: torch.Generator
+    ) -> tuple[Int[Tensor, "{sets} n"], Bool[Tensor, "{sets} n"], Int[Tensor, " {sets}"]]:
+        """Draw sets as `batch` does, but name their drawings by number; -1 in the padding.
+
+        Args:
+            sets: how many.
+            generator: the source of randomness.
+
+        Returns:
+            The numbers of the drawings, the mask, and how many different characters each set has.
+        """
         rows, drawings = self.part.shape
         index, mask, y = sample_elements(
             sets, generator, characters=rows, drawings=drawings, sizes=self.sizes
         )
-        x = self._images(self.part.flatten()[index].masked_fill(~mask, -1))
-        return SetBatch(x, mask), y
+        return self.part.flatten()[index].masked_fill(~mask, -1), mask, y
 
     def pool_batch(
         self, sets: int, generator: torch.Generator, *, characters: int = 26, drawings: int = 10
-    ) -> PoolBatch:
-        """Draw a pool of the part, and sets of the pool.
+    ) -> tuple[SetBatch, Int[Tensor, " {sets}"]]:
+        """Draw a pool of the part, and sets of the pool: each of its drawings need be encoded but once.
 
         Each set by itself follows the same distribution as in `batch`, because a uniform choice out of a
         uniform choice is one. The sets of a batch depend on each other through the pool that they share.
@@ -319,10 +313,11 @@ class CharacterSets:
         index, mask, y = sample_elements(
             sets, generator, characters=characters, drawings=drawings, sizes=self.sizes
         )
-        return PoolBatch(self._images(pool.flatten()), index, mask, y)
+        return SetBatch(Shared(self.images(pool.flatten()), index), mask), y
 
-    def _images(self, index: Tensor) -> Tensor:
-        return self.characters.pixels(index).unsqueeze(-3).float()
+    def images(self, numbers: Int[Tensor, "*shape"]) -> Bool[Tensor, "*shape 1 side side"]:
+        """The drawings with these numbers, one channel each, True where there is ink."""
+        return self.characters.pixels(numbers).unsqueeze(-3).bool()
 
 
 def _below(n: Tensor, generator: torch.Generator) -> Tensor:

@@ -32,11 +32,11 @@ class Experiment(ABC):
     name: ClassVar[str]
     """Names the experiment on the command line and in folders."""
     varied: ClassVar[str]
-    """The field that the paper varies."""
+    """The field whose values the table keeps apart: what the paper varies, or a protocol."""
     ROWS: ClassVar[Mapping[str, str]]
     """The rows of its table: names for the command line, and as the paper prints them."""
-    PAPER: ClassVar[Mapping[str, float | None]]
-    """The paper's own accuracies, by row; none where it prints no number."""
+    PAPER: ClassVar[Mapping[str, tuple[float, float] | None]]
+    """The paper's own accuracies and their deviations, by row; none where it prints no number."""
     COLUMNS: ClassVar[Mapping[str, str]] = {}
     """More scores to show in the table, with their headings."""
 
@@ -45,9 +45,17 @@ class Experiment(ABC):
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise ValueError(f"threads must lie between 1 and 1024, got {self.threads}")
 
-    def vary(self, value: float) -> Self:
-        """The same experiment with another value of what it varies."""
-        changes: dict[str, Any] = {self.varied: value}
+    def vary(self, value: str | float) -> Self:
+        """The same experiment with another value of what it varies.
+
+        Args:
+            value: as a string it is read as the field's own type.
+        """
+        kind = type(getattr(self, self.varied))
+        try:
+            changes: dict[str, Any] = {self.varied: kind(value)}
+        except ValueError as error:
+            raise ValueError(f"{self.varied} must be a number, got {value!r}") from error
         return replace(self, **changes)
 
     @property

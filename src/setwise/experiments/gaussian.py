@@ -46,7 +46,7 @@ class Gaussian(Experiment):
     name: ClassVar[str] = "gaussian"
     varied: ClassVar[str] = "rho"
     ROWS: ClassVar[Mapping[str, str]] = {"deepsets": "DeepSets (W = I)", "v-dmps": "V-DMPS"}
-    PAPER: ClassVar[Mapping[str, float | None]] = {"deepsets": None, "v-dmps": None}
+    PAPER: ClassVar[Mapping[str, tuple[float, float] | None]] = {"deepsets": None, "v-dmps": None}
     COLUMNS: ClassVar[Mapping[str, str]] = {
         "bayes_accuracy": "Bayes limit",
         "kernel_contrast": "Kernel contrast",
@@ -104,7 +104,7 @@ class Gaussian(Experiment):
         sizes = [min(TEST_BATCH, self.test_sets - i) for i in range(0, self.test_sets, TEST_BATCH)]
         batches = [self._sample(size, "test", i) for i, size in enumerate(sizes)]
         out, y = outputs(model, batches)
-        best = torch.cat([bayes_logits(batch.x, self.rho) for batch, _ in batches])
+        best = torch.cat([bayes_logits(batch.elements, self.rho) for batch, _ in batches])
         scores: dict[str, Any] = dict(self.task.score(out, y))
         scores["bayes_accuracy"] = self.task.score(best, y)["accuracy"]
         if isinstance(model, sw.DMPS) and isinstance(model.graph, sw.LatentGraph):

@@ -29,12 +29,24 @@ def load_results(folder: Path, experiment: type[Experiment]) -> list[dict[str, A
     return results
 
 
+def by_data(results: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The results apart by the data that they come from, stand-ins last: a table never mixes them."""
+    names = sorted({r["data"] for r in results}, key=lambda name: ("stand-in" in name, name))
+    return {name: [r for r in results if r["data"] == name] for name in names}
+
+
 def _fault(result: Any, experiment: type[Experiment]) -> str | None:
     """What is wrong with a result, if anything."""
     if not isinstance(result, dict):
         return "it is not an object"
     budget = result.get("budget")
-    numbers = {key: result.get(key) for key in (experiment.varied, "accuracy", "seed")}
+    numbers = {key: result.get(key) for key in ("accuracy", "seed")}
+    default, value = getattr(experiment(), experiment.varied), result.get(experiment.varied)
+    if isinstance(default, str):
+        if not isinstance(value, str):
+            return f"{experiment.varied} must be a name, got {value!r}"
+    else:
+        numbers[experiment.varied] = value
     numbers |= {key: result[key] for key in experiment.COLUMNS if key in result}
     numbers |= (
         {key: budget.get(key) for key in ("steps", "sets", "seconds")} if isinstance(budget, dict) else {}
@@ -46,6 +58,8 @@ def _fault(result: Any, experiment: type[Experiment]) -> str | None:
         return f"budget must be an object, got {budget!r}"
     if result.get("experiment") != experiment.name:
         return f"its experiment is {result.get('experiment')!r}"
+    if not isinstance(result.get("data"), str):
+        return f"data must be a name, got {result.get('data')!r}"
     if result.get("row") not in experiment.ROWS:
         return f"row must be one of {', '.join(experiment.ROWS)}, got {result.get('row')!r}"
     return None
@@ -58,7 +72,7 @@ def table(
 
     The rows come in the paper's order. Numbers are the mean over seeds ± their standard deviation.
     """
-    groups: dict[tuple[int, float, int], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[int, Any, int], list[Mapping[str, Any]]] = {}
     order = list(experiment.ROWS)
     for r in results:
         key = (order.index(r["row"]), r[experiment.varied], r["budget"]["steps"])
@@ -73,9 +87,9 @@ def table(
         paper = experiment.PAPER[row]
         lines.append([
             experiment.ROWS[row],
-            f"{value:g}",
+            value if isinstance(value, str) else f"{value:g}",
             _spread([r["accuracy"] for r in group]),
-            "—" if paper is None else f"{paper:.4f}",
+            "—" if paper is None else "{:.4f} ± {:.4f}".format(*paper),
             *(_spread([r[c] for r in group if c in r]) for c in experiment.COLUMNS),
             f"{steps:,}",
             f"{group[0]['budget']['sets']:,}",

@@ -47,7 +47,7 @@ def run(
     folder = out / experiment.name / row / variant
     record = results / experiment.name / f"{row}_{variant}.json"
     config = asdict(experiment)
-    _refuse_other(record, config, "--results")
+    _refuse_other(record, config, experiment.data, "--results")
     with locked(folder):
         return _run(experiment, row, seed, config, folder, record, resume=resume, show=show)
 
@@ -63,7 +63,7 @@ def _run(
     resume: bool,
     show: bool,
 ) -> dict[str, Any]:
-    _claim(folder, config, resume=resume)
+    _claim(folder, config, experiment.data, resume=resume)
     if (folder / "result.json").exists():
         result: dict[str, Any] = read_json(folder / "result.json")
         write_json(record, result)
@@ -116,25 +116,26 @@ def title(experiment: Experiment, row: str, seed: int) -> str:
     return f"{experiment.ROWS[row]}  {experiment.varied} {value}  seed {seed}"
 
 
-def _claim(folder: Path, config: Mapping[str, Any], *, resume: bool) -> None:
+def _claim(folder: Path, config: Mapping[str, Any], data: str, *, resume: bool) -> None:
     """Make the folder this run's own, or make sure that it already was."""
     if not resume and any(path.name != ".lock" for path in folder.iterdir()):
         raise FileExistsError(
             f"{folder} already holds a run: continue it with --resume, or choose another --out"
         )
-    _refuse_other(folder / "result.json", config, "--out")
+    _refuse_other(folder / "result.json", config, data, "--out")
     path = folder / "config.json"
+    wanted = {**config, "data": data}
     if path.exists():
         found = read_json(path)
-        if found != config:
+        if found != wanted:
             raise ValueError(
-                f"{folder} holds a run with another configuration ({_difference(found, config)}): "
+                f"{folder} holds a run with another configuration ({_difference(found, wanted)}): "
                 "choose another --out"
             )
-    write_json(path, config)
+    write_json(path, wanted)
 
 
-def _refuse_other(path: Path, config: Mapping[str, Any], option: str) -> None:
+def _refuse_other(path: Path, config: Mapping[str, Any], data: str, option: str) -> None:
     """Never replace a result by that of another configuration, nor take it for this one's."""
     if not path.exists():
         return
@@ -145,6 +146,10 @@ def _refuse_other(path: Path, config: Mapping[str, Any], option: str) -> None:
         raise FileExistsError(
             f"{path} is the result of another configuration ({_difference(found, config)}): "
             f"choose another {option}"
+        )
+    if result.get("data") != data:
+        raise FileExistsError(
+            f"{path} is a result on {result.get('data')!r}, not on {data!r}: choose another {option}"
         )
 
 

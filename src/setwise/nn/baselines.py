@@ -19,6 +19,7 @@ from setwise.nn.dense import ACTIVATIONS, GAINS, Dense, Drawn
 from setwise.nn.encoders import MLP
 from setwise.nn.models import choose, pools
 from setwise.nn.pool import MaxPool, MeanPool
+from setwise.sets import Elements
 
 
 class Layered(nn.Module):
@@ -40,9 +41,7 @@ class Layered(nn.Module):
         self.pool = pool
         self.head = head
 
-    def forward(
-        self, x: Float[Tensor, "b n *f"], mask: Bool[Tensor, "b n"] | None = None
-    ) -> Float[Tensor, "b k"]:
+    def forward(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b k"]:
         """Raw outputs, one row a set."""
         x = self.encoder(x, mask)
         for layer in self.layers:

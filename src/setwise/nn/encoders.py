@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from setwise.functional import fill_padding
 from setwise.nn.dense import Dense
+from setwise.sets import Elements, Shared
 
 
 class MLP(nn.Module):
@@ -31,9 +32,11 @@ class MLP(nn.Module):
         )
 
     def forward(
-        self, x: Float[Tensor, "b n i"], mask: Bool[Tensor, "b n"] | None = None
+        self, x: Float[Tensor, "b n i"] | Shared, mask: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b n d"]:
         """Encode the elements."""
+        if isinstance(x, Shared):
+            x = x.written_out()
         if x.dim() != 3 or not x.is_floating_point():
             raise ValueError(
                 f"elements must be floating point [sets, elements, features], got {x.dtype} {list(x.shape)}"
@@ -45,7 +48,8 @@ class MLP(nn.Module):
 class ElementEncoder(nn.Module):
     """Any network ``[m, …] → [m, d]`` (images, say), applied to the real elements only.
 
-    Padding costs nothing, does not enter batch statistics, and comes out as zeros.
+    Padding costs nothing, does not enter batch statistics, and comes out as zeros. Elements that sets
+    share (`setwise.Shared`) are encoded once.
 
     >>> images = torch.randn(2, 3, 1, 8, 8)
     >>> mask = torch.tensor([[True, True, False], [True, False, False]])
@@ -58,10 +62,10 @@ class ElementEncoder(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(
-        self, x: Float[Tensor, "b n *f"], mask: Bool[Tensor, "b n"] | None = None
-    ) -> Float[Tensor, "b n d"]:
+    def forward(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n d"]:
         """Encode the real elements and put them back in their places."""
+        if isinstance(x, Shared):
+            return fill_padding(self.network(x.values)[x.index], mask)
         if mask is None:
             out: Tensor = self.network(x.flatten(0, 1))
             return out.view(*x.shape[:2], out.shape[-1])

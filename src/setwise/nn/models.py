@@ -13,6 +13,7 @@ from setwise.nn.dense import Dense
 from setwise.nn.encoders import MLP
 from setwise.nn.graph import LatentGraph, UniformGraph
 from setwise.nn.pool import AttentionPool, MaxPool, MeanPool, SumPool
+from setwise.sets import Elements
 
 T = TypeVar("T")
 
@@ -109,9 +110,7 @@ class DMPS(nn.Module):
             head=Dense(dim, out_dim, activation="identity"),
         )
 
-    def forward(
-        self, x: Float[Tensor, "b n *f"], mask: Bool[Tensor, "b n"] | None = None
-    ) -> Float[Tensor, "b k"]:
+    def forward(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b k"]:
         """Raw outputs, one row a set."""
         x = self.encoder(x, mask)
         W = self.graph(x, mask)  # one static graph for all blocks
@@ -120,30 +119,28 @@ class DMPS(nn.Module):
         out: Tensor = self.head(self.pool(x, mask))
         return out
 
-    def latent_graph(self, x: Float[Tensor, "b n *f"], mask: Bool[Tensor, "b n"] | None = None) -> Propagator:
+    def latent_graph(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Propagator:
         """The graph W over the elements of each set."""
         W: Propagator = self.graph(self.encoder(x, mask), mask)
         return W
 
     def dirichlet_energies(
-        self, x: Float[Tensor, "b n *f"], mask: Bool[Tensor, "b n"] | None = None
+        self, x: Elements, mask: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b steps"]:
         """Roughness of the features over the graph, before the first block and after each one.
 
         Over-smoothing shows as a fall towards zero, where all elements have become alike.
         """
-        x = self.encoder(x, mask)
-        W = self.graph(x, mask)
-        energies = [dirichlet_energy(x, W)]
+        features: Tensor = self.encoder(x, mask)
+        W = self.graph(features, mask)
+        energies = [dirichlet_energy(features, W)]
         for block in self.blocks:
-            x = block(x, W)
-            energies.append(dirichlet_energy(x, W))
+            features = block(features, W)
+            energies.append(dirichlet_energy(features, W))
         return torch.stack(energies, dim=-1)
 
     @torch.no_grad()
-    def initialize_bandwidth(
-        self, x: Float[Tensor, "b n *f"], mask: Bool[Tensor, "b n"] | None = None
-    ) -> "DMPS":
+    def initialize_bandwidth(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> "DMPS":
         """Start the kernel's bandwidth from a first batch of raw sets; call it once before training.
 
         See `LatentGraph.initialize_bandwidth`. A graph that has no bandwidth is left as it is.

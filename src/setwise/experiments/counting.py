@@ -1,0 +1,298 @@
+"""Counting unique characters: how many different ones are among six to ten drawings?
+
+The paper's second experiment (table 1, figure 3, and the appendix): four convolutions with pooling take a
+drawing of 105 × 105 pixels to 160 features, three blocks with a 256 / 512 deep kernel pass messages, and
+the sum over the set gives the rate of a Poisson law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import setwise as sw
+from setwise.config import Training
+from setwise.experiments.base import Experiment
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import Tensor, nn
+
+    from setwise.data.characters import Characters, CharacterSets, Split
+    from setwise.train import Batch, Batches
+
+CHANNELS, DIM = 10, 160
+VALIDATION_SETS, VALIDATION_POOLS = 2_000, 8
+TEST_BATCH = 100
+EXAMPLE = (9, 3)  # images and characters of the set that the paper shows
+
+
+@dataclass(frozen=True)
+class Counting(Experiment):
+    """Count the different characters in sets of handwritten ones."""
+
+    split: Literal["image", "character"] = "image"
+    """Test on other drawings of the characters (the paper), or on other characters (Set Transformer)."""
+    batch: Literal["pool", "fresh"] = "pool"
+    """Draw the sets of a batch from a pool of drawings, or each from all drawings (the paper)."""
+    sets: int = 128
+    """Sets in a batch; the paper takes 32."""
+    pool_characters: int = 16
+    """Characters in the pool of a batch, ten drawings each."""
+    test_sets: int = 10_000
+    """Sets to test on."""
+    training: Training = field(default_factory=lambda: Training(steps=5_000, lr=1e-3, schedule="cosine"))
+    """How each row is trained; the paper takes 200,000 batches of 32 sets at a rate of 0.0001."""
+    threads: int | None = 1
+    """CPU threads; two runs side by side gain more from two cores than one run does."""
+
+    name: ClassVar[str] = "counting"
+    varied: ClassVar[str] = "split"
+    ROWS: ClassVar[Mapping[str, str]] = {
+        "deepsets-mean": "DeepSets w/ mean ET",
+        "deepsets-max": "DeepSets w/ max ET",
+        "set-transformer": "Set Transformer",
+        "v-dmps-ug": "V-DMPS w/ UG",
+        "d-dmps-ldc-ug": "D-DMPS w/ LDC & UG",
+        "v-dmps": "V-DMPS",
+        "r-dmps": "R-DMPS",
+        "d-dmps-fdc": "D-DMPS w/ FDC",
+        "d-dmps-ldc": "D-DMPS w/ LDC",
+        "distinct": "Distinct DMPS (ours)",
+    }
+    PAPER: ClassVar[Mapping[str, tuple[float, float] | None]] = {
+        "deepsets-mean": (0.4617, 0.0076),
+        "deepsets-max": (0.4359, 0.0077),
+        "set-transformer": (0.6037, 0.0075),
+        "v-dmps-ug": (0.1357, 0.0),
+        "d-dmps-ldc-ug": (0.4661, 0.0085),
+        "v-dmps": (0.6446, 0.0174),
+        "r-dmps": (0.6600, 0.0103),
+        "d-dmps-fdc": (0.6748, 0.0120),
+        "d-dmps-ldc": (0.6674, 0.0080),
+        "distinct": None,
+    }
+    COLUMNS: ClassVar[Mapping[str, str]] = {
+        "accuracy_round": "Rounded",
+        "weight_ratio": "Same / different",
+    }
+
+    def __post_init__(self) -> None:
+        """Refuse absurd values."""
+        super().__post_init__()
+        for name, least in (("sets", 1), ("pool_characters", 10), ("test_sets", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name, choices in (("split", ("image", "character")), ("batch", ("pool", "fresh"))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be {' or '.join(choices)}, got {getattr(self, name)!r}")
+
+    @property
+    def data(self) -> str:
+        """Which data the experiment really uses."""
+        return _characters().name
+
+    @property
+    def task(self) -> sw.Count:
+        """Poisson regression, decoded by the mode as in the paper."""
+        return sw.Count()
+
+    def model(self, row: str, seed: int) -> nn.Module:
+        """The appendix's architecture with the row's own blocks, graph and pool."""
+        from torch.nn.init import zeros_
+
+        model = ARCHITECTURES[row]()
+        sw.initialize(model, sw.generator("weights", seed))
+        zeros_(next(model.head.parameters()))  # a sum over ten elements would start at absurd rates
+        if isinstance(model, sw.DMPS):
+            first, _ = self.batches(seed)(1)
+            model.initialize_bandwidth(first.x, first.mask)
+        return model
+
+    def batches(self, seed: int) -> Batches:
+        """Sets of training drawings."""
+        part = self._sets("train")
+
+        def batch(step: int) -> Batch:
+            generator = sw.generator("counting", "train", seed, step)
+            if self.batch == "fresh":
+                return part.batch(self.sets, generator)
+            return part.pool_batch(self.sets, generator, characters=self.pool_characters)
+
+        return batch
+
+    def validation(self, seed: int) -> list[Batch]:
+        """Sets of training drawings that are set aside, the same for every seed."""
+        part = self._sets("validation")
+        return [
+            part.pool_batch(
+                VALIDATION_SETS // VALIDATION_POOLS,
+                sw.generator("counting", "validation", i),
+                characters=min(26, len(part.part)),
+            )
+            for i in range(VALIDATION_POOLS)
+        ]
+
+    def test(self, model: nn.Module, seed: int) -> dict[str, Any]:
+        """Accuracy in both decodings, how well the latent graph tells characters apart, and two examples."""
+        import torch
+
+        from setwise.train import outputs
+
+        part = self._sets("test")
+        tested = [
+            part.sample(min(TEST_BATCH, self.test_sets - i), sw.generator("counting", "test", i))
+            for i in range(0, self.test_sets, TEST_BATCH)
+        ]
+        out, y = outputs(model, ((sw.SetBatch(part.images(numbers), mask), y) for numbers, mask, y in tested))
+        scores: dict[str, Any] = dict(self.task.score(out, y))
+        if isinstance(model, sw.DMPS) and isinstance(model.graph, sw.LatentGraph):
+            numbers = torch.cat([numbers for numbers, _, _ in tested])
+            scores |= _weights(model, part, numbers, out, y)
+        return scores
+
+    @classmethod
+    def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
+        """Figure 3, the latent graph over nine drawings, and a set that was miscounted; training curves."""
+        shown = [r for r in results if "examples" in r]
+        return {"counting-graph": _graph_figure(shown, cls.ROWS)} if shown else {}
+
+    def _sets(self, name: Literal["train", "validation", "test"]) -> CharacterSets:
+        from setwise.data.characters import CharacterSets
+
+        return CharacterSets(_characters(), getattr(_split(self.split), name))
+
+
+@cache
+def _characters() -> Characters:
+    from setwise.data.omniglot import load_characters
+
+    return load_characters()
+
+
+@cache
+def _split(by: str) -> Split:
+    from setwise.data.characters import split_by_character, split_by_image
+
+    return {"image": split_by_image, "character": split_by_character}[by](_characters())
+
+
+def _encoder() -> sw.ElementEncoder:
+    """Conv(1, 10, 3, ReLU, MaxPool(2, 2)) and three more, 105 × 105 → 10 × 4 × 4 = 160."""
+    from torch import nn
+
+    channels = (1, CHANNELS, CHANNELS, CHANNELS)
+    return sw.ElementEncoder(nn.Sequential(*(sw.ConvPool(i, CHANNELS) for i in channels), nn.Flatten()))
+
+
+def _dmps(**parts: Any) -> sw.DMPS:
+    """SDB(160, 256, 512, tanh, tanh, tanh, σ, γ) and its relatives, three of them; SP(160) is the sum."""
+    return sw.DMPS.build(
+        DIM, 1, dim=DIM, hidden=(256, 512), activation="tanh", pool="sum", encoder=_encoder(), **parts
+    )
+
+
+def _deepsets(transformation: Literal["mean", "max"]) -> sw.DeepSets:
+    return sw.DeepSets.build(
+        DIM, 1, dim=DIM, transformation=transformation, activation="tanh", pool="sum", encoder=_encoder()
+    )
+
+
+def _set_transformer() -> sw.SetTransformer:
+    """Two blocks and PMA, as Lee et al. count; 160 features are eight heads of twenty."""
+    return sw.SetTransformer.build(DIM, 1, dim=DIM, heads=8, encoder=_encoder())
+
+
+def _distinct() -> sw.DMPS:
+    return sw.DistinctDMPS.build(
+        DIM, 1, dim=DIM, hidden=(256, 512), activation="tanh", pool="sum", encoder=_encoder()
+    )
+
+
+ARCHITECTURES: Mapping[str, Callable[[], sw.DMPS | sw.DeepSets | sw.SetTransformer]] = {
+    "deepsets-mean": lambda: _deepsets("mean"),
+    "deepsets-max": lambda: _deepsets("max"),
+    "set-transformer": _set_transformer,
+    "v-dmps-ug": lambda: _dmps(block="message-passing", graph="uniform"),
+    "d-dmps-ldc-ug": lambda: _dmps(block="denoising", graph="uniform"),
+    "v-dmps": lambda: _dmps(block="message-passing"),
+    "r-dmps": lambda: _dmps(block="residual"),
+    "d-dmps-fdc": lambda: _dmps(block="denoising", gamma=0.5),
+    "d-dmps-ldc": lambda: _dmps(block="denoising"),
+    "distinct": _distinct,
+}
+
+
+def _weights(model: sw.DMPS, part: CharacterSets, numbers: Tensor, out: Tensor, y: Tensor) -> dict[str, Any]:
+    """Mean weight between drawings of one character over that between others, and two sets with graphs."""
+    import torch
+
+    mask = numbers >= 0
+    W = torch.cat([
+        _graph(model, part.images(some), real)
+        for some, real in zip(numbers.split(TEST_BATCH), mask.split(TEST_BATCH), strict=True)
+    ])  # fmt: skip
+    character = numbers // part.characters.drawings
+    pair = mask.unsqueeze(1) & mask.unsqueeze(2) & ~torch.eye(mask.shape[1], dtype=torch.bool)
+    same = character.unsqueeze(1) == character.unsqueeze(2)
+    ratio = W[pair & same].mean() / W[pair & ~same].mean()
+
+    rate = out.squeeze(1).exp()
+    shown = (mask.sum(1) == EXAMPLE[0]) & (y == EXAMPLE[1])
+    right = sw.Count().predict(out) == y
+    examples = {}
+    for name, chosen in (("right", shown & right), ("wrong", shown & ~right)):
+        if chosen.any():
+            i = int(chosen.nonzero()[0])
+            real = mask[i]
+            examples[name] = {
+                "drawings": numbers[i, real].tolist(),
+                "weights": [[round(w, 5) for w in row] for row in W[i][real][:, real].tolist()],
+                "count": int(y[i]),
+                "rate": round(rate[i].item(), 3),
+            }
+    return {"weight_ratio": ratio.item(), "examples": examples}
+
+
+def _graph(model: sw.DMPS, x: Tensor, mask: Tensor) -> Tensor:
+    import torch
+
+    model.eval()
+    with torch.no_grad():
+        device = next(model.parameters()).device
+        W = model.latent_graph(x.to(device), mask.to(device))
+        assert isinstance(W, torch.Tensor)
+        return W.float().cpu()
+
+
+def _graph_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, str]) -> Figure:
+    """Figure 3: a set of nine drawings of three characters counted right, and one counted wrong."""
+    import torch
+    from matplotlib.figure import Figure
+
+    from setwise.plots import latent_graph
+
+    characters = _characters()
+    names = [row for row in ("d-dmps-ldc", "distinct") if any(r["row"] == row for r in results)]
+    chosen = [
+        max((r for r in results if r["row"] == row), key=lambda r: (r["budget"]["steps"], -r["seed"]))
+        for row in names or [results[0]["row"]]
+    ]
+    figure = Figure(figsize=(9, 4.8 * len(chosen)), layout="constrained")
+    for line, result in zip(figure.subfigures(len(chosen), 1, squeeze=False)[:, 0], chosen, strict=True):
+        line.suptitle(f"{rows[result['row']]}, {result['budget']['steps']:,} batches")
+        for ax, name in zip(line.subplots(1, 2), ("right", "wrong"), strict=True):
+            ax.set_axis_off()
+            if (example := result["examples"].get(name)) is None:
+                continue
+            drawings = torch.tensor(example["drawings"])
+            latent_graph(
+                example["weights"],
+                list(characters.pixels(drawings).numpy()),
+                groups=(drawings // characters.drawings).tolist(),
+                ax=ax,
+            )
+            ax.set_title(f"{example['count']} characters, λ = {example['rate']:.2f}")
+    return figure
