@@ -43,7 +43,9 @@ class Counting(Experiment):
     """Characters in the pool of a batch, ten drawings each."""
     test_sets: int = 10_000
     """Sets to test on."""
-    training: Training = field(default_factory=lambda: Training(steps=5_000, lr=1e-3, schedule="cosine"))
+    training: Training = field(
+        default_factory=lambda: Training(steps=5_000, lr=1e-3, schedule="cosine", evaluations=25)
+    )
     """How each row is trained; the paper takes 200,000 batches of 32 sets at a rate of 0.0001."""
     threads: int | None = 1
     """CPU threads; two runs side by side gain more from two cores than one run does."""
