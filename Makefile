@@ -40,6 +40,7 @@ format: .venv/installed
 bench: .venv/installed
 	$(BIN)/python -m benchmarks.dense_step
 	$(BIN)/python -m benchmarks.loop_overhead
+	$(BIN)/python -m benchmarks.counting_step
 
 docs: .venv/installed
 	$(BIN)/setwise figure gaussian --out docs/figures

@@ -34,7 +34,7 @@ def matern52(u: Vector, v: Vector, sigma: float) -> float:
 
 
 def super_gaussian(u: Vector, v: Vector, sigma: float) -> float:
-    return math.exp(-((distance(u, v) ** 2 / (2 * sigma**2)) ** 2))
+    return math.exp(-((distance(u, v) ** 2 / (2 * sigma**2)) ** 4))
 
 
 def kernel_matrix(z: Matrix, sigma: float, kernel: Kernel) -> list[list[float]]:

@@ -1,4 +1,4 @@
-"""The command line: ``setwise run | table | figure | rows EXPERIMENT``."""
+"""The command line: ``setwise run | table | figure | rows EXPERIMENT``, ``setwise download DATA``."""
 
 import io
 import os
@@ -128,7 +128,25 @@ def rows(experiment: Positional[Name]) -> None:
         print(f"{name:{width}}  {label}")
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"run": run, "table": table, "figure": figure, "rows": rows}
+def download(data: Positional[Literal["omniglot"]]) -> None:
+    """Fetch a public data set into the data folder (SETWISE_DATA, else the cache folder).
+
+    Args:
+        data: Which one.
+    """
+    from setwise.data.omniglot import download_omniglot
+
+    for path in download_omniglot():
+        print(path)
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "run": run,
+    "table": table,
+    "figure": figure,
+    "rows": rows,
+    "download": download,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -13,11 +13,17 @@ import numpy as np
 from jaxtyping import Bool, UInt8
 
 from setwise.data.characters import DRAWINGS, SIDE, Characters, drawn_strokes
+from setwise.data.download import download
 from setwise.data.folders import cache_folder, data_folder
 from setwise.files import write_atomically
 
 PARTS = {"images_background": (30, 964), "images_evaluation": (20, 659)}  # alphabets and characters in each
 ADDRESS = "https://github.com/brendenlake/omniglot (folder python)"
+FILES = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
+CHECKSUMS = {
+    "images_background": "68d2efa1b9178cc56df9314c21c6e718",
+    "images_evaluation": "6b91aef0f799c5bb55b94e3f2daec811",
+}
 
 _PNG = re.compile(r"(?P<part>\w+)/(?P<label>\w[^/\\]*/character\d\d)/\d{4}_(?P<drawing>\d\d)\.png")
 _PNG_END = b"IEND\xaeB`\x82"
@@ -62,6 +68,18 @@ def load_omniglot(folder: Path | None = None) -> Characters:
     return omniglot
 
 
+def download_omniglot(folder: Path | None = None) -> list[Path]:
+    """Fetch the two public archives, 14 MB, unless they are there; their checksums are verified.
+
+    Args:
+        folder: where to put them; ``omniglot`` in the data folder unless given.
+    """
+    folder = _omniglot_folder(folder)
+    return [
+        download(f"{FILES}/{part}.zip", folder / f"{part}.zip", md5=md5) for part, md5 in CHECKSUMS.items()
+    ]
+
+
 def _omniglot_folder(folder: Path | None) -> Path:
     return data_folder() / "omniglot" if folder is None else Path(folder)
 
@@ -76,7 +94,8 @@ def _source(folder: Path, part: str) -> Path:
             return path
     raise FileNotFoundError(
         f"{part}.zip is missing: put it, or the folder {part} that it holds, into {folder} "
-        f"(set SETWISE_DATA for another data folder); it is public at {ADDRESS}"
+        f"(set SETWISE_DATA for another data folder); it is public at {ADDRESS}, "
+        "and 'setwise download omniglot' fetches it"
     )
 
 

@@ -208,8 +208,10 @@ def _set_transformer() -> sw.SetTransformer:
 
 
 def _distinct() -> sw.DMPS:
+    """Ours: as D-DMPS w/ LDC, with distinct pooling and a kernel that falls more steeply."""
+    graph = sw.LatentGraph(DIM, (256, 512), activation="tanh", kernel=sw.super_gaussian_kernel)
     return sw.DistinctDMPS.build(
-        DIM, 1, dim=DIM, hidden=(256, 512), activation="tanh", pool="sum", encoder=_encoder()
+        DIM, 1, dim=DIM, graph=graph, activation="tanh", pool="sum", encoder=_encoder()
     )
 
 
