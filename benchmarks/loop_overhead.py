@@ -20,7 +20,7 @@ STEPS, ROUNDS = 1_000, 9
 def main() -> None:
     torch.set_num_threads(1)
     experiment = Gaussian(training=sw.Training(steps=STEPS, evaluations=2))
-    batches, task = experiment.batches(0), experiment.task
+    batches, task = experiment.batches(0), experiment.task("v-dmps")
 
     def by_hand() -> None:
         model = experiment.model("v-dmps", 0)

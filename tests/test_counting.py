@@ -24,7 +24,7 @@ SMALL = Counting(
     training=sw.Training(steps=3, evaluations=1, schedule="cosine"),
 )
 SCRIPT = drawn_strokes(100)
-GRAPHS = ("v-dmps", "r-dmps", "d-dmps-fdc", "d-dmps-ldc", "distinct")
+GRAPHS = ("v-dmps", "r-dmps", "d-dmps-fdc", "d-dmps-ldc", "distinct-huber")
 every_row = pytest.mark.parametrize("row", Counting.ROWS)
 
 
@@ -56,7 +56,7 @@ def test_every_row_counts_and_learns(row: str) -> None:
     model = SMALL.model(row, 0)
     batch, y = SMALL.batches(0)(1)
     before = [p.detach().clone() for p in model.parameters()]
-    sw.fit(model, SMALL.task, SMALL.batches(0), SMALL.training)
+    sw.fit(model, SMALL.task(row), SMALL.batches(0), SMALL.training)
     changed = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
     assert all(changed)
     assert model(batch.x, batch.mask).shape == (6, 1)
@@ -116,6 +116,12 @@ def test_the_rows_are_those_of_the_appendix() -> None:
     assert isinstance(transformer.pool, sw.MultiheadAttentionPool)
 
 
+def test_only_our_own_row_departs_from_poisson_regression() -> None:
+    robust = [row for row in Counting.ROWS if type(SMALL.task(row)) is sw.RobustCount]
+    assert robust == ["distinct-huber"]
+    assert all(SMALL.task(row).decode == "mode" for row in Counting.ROWS)
+
+
 # Batches
 
 
@@ -156,7 +162,7 @@ def test_validation_is_of_its_own_part() -> None:
     batches = SMALL.validation(0)
     assert sum(len(batch) for batch, _ in batches) == 2_000
     part = SMALL._sets("validation")
-    allowed = {image.numpy().tobytes() for image in part.images(part.part.flatten())}
+    allowed = {image.numpy().tobytes() for image in part.elements(part.part.flatten())}
     assert {image.numpy().tobytes() for image in batches[0][0].x.values} <= allowed
     again = SMALL.validation(1)
     assert all(torch.equal(a.x.values, b.x.values) for (a, _), (b, _) in zip(batches, again, strict=True))
@@ -209,7 +215,7 @@ def test_test_sets_are_fixed_and_of_the_test_part() -> None:
     half = len(seen) // 2
     assert all(torch.equal(a, b) for a, b in zip(seen[:half], seen[half:], strict=True))
     part = SMALL._sets("test")
-    allowed = {image.numpy().tobytes() for image in part.images(part.part.flatten())}
+    allowed = {image.numpy().tobytes() for image in part.elements(part.part.flatten())}
     assert {image.numpy().tobytes() for images in seen for image in images} <= allowed
 
 
@@ -221,7 +227,7 @@ def test_the_weight_ratio_is_what_it_says(row: str) -> None:
     scores = experiment.test(model, 0)
     part = experiment._sets("test")
     numbers, mask, _ = part.sample(40, sw.generator("counting", "test", 0))
-    W = model.latent_graph(part.images(numbers), mask)
+    W = model.latent_graph(part.elements(numbers), mask)
     same, different = [], []
     for i in range(40):
         for j in range(10):
@@ -247,7 +253,7 @@ def test_examples_are_nine_drawings_of_three_characters() -> None:
         assert len(set(example["drawings"])) == 9
         assert len(set((drawings // 20).tolist())) == example["count"] == 3
         assert (int(example["rate"]) == 3) == (name == "right")
-        x = experiment._sets("test").images(drawings).unsqueeze(0)
+        x = experiment._sets("test").elements(drawings).unsqueeze(0)
         with torch.no_grad():
             assert torch.allclose(
                 torch.tensor(example["weights"]), model.latent_graph(x).squeeze(0), atol=1e-4
@@ -275,6 +281,8 @@ def test_from_a_run_to_table_and_figure(tmp_path: Path, capsys: pytest.CaptureFi
     assert "0.6674 ± 0.0080" in table
     main(["figure", "counting", "--results", results, "--out", str(tmp_path / "figures")])
     assert (tmp_path / "figures" / "counting-graph.png").stat().st_size > 10_000
+    with pytest.raises(FileNotFoundError, match="drawings of 'omniglot' are not at hand, only 'stand-in"):
+        Counting.figures([result | {"data": "omniglot"}])
 
 
 def test_a_table_never_mixes_data(
@@ -338,7 +346,7 @@ def test_distinct_pooling_starts_to_count_omniglot_at_once(tmp_path: Path) -> No
         test_sets=400,
         training=sw.Training(steps=80, evaluations=1, lr=2e-3, schedule="cosine"),
     )
-    result = run(tmp_path, "distinct", experiment)
+    result = run(tmp_path, "distinct-huber", experiment)
     assert result["data"] == "omniglot"
     assert result["accuracy_round"] > 0.2  # 0.15 for those who only know the size of the set
     assert result["weight_ratio"] > 1.2

@@ -50,7 +50,7 @@ _HOMES = {
     "setwise.nn.pool": ["AttentionPool", "MaxPool", "MeanPool", "SumPool"],
     "setwise.randomness": ["generator"],
     "setwise.sets": ["SetBatch", "Shared"],
-    "setwise.tasks": ["Binary", "Classes", "Count", "Regression"],
+    "setwise.tasks": ["Binary", "Classes", "Count", "Regression", "RobustCount"],
     "setwise.train": ["evaluate", "fit"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     from setwise.tasks import Classes as Classes
     from setwise.tasks import Count as Count
     from setwise.tasks import Regression as Regression
+    from setwise.tasks import RobustCount as RobustCount
     from setwise.train import evaluate as evaluate
     from setwise.train import fit as fit
 

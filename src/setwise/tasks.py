@@ -9,7 +9,12 @@ from typing import ClassVar, Protocol
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+from torch.nn.functional import (
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    mse_loss,
+    smooth_l1_loss,
+)
 
 
 class Task(Protocol):
@@ -158,6 +163,24 @@ class Count:
     def _decode(out: Tensor, how: str) -> Tensor:
         rate = out.squeeze(-1).exp()
         return (rate.floor() if how == "mode" else rate.round()).long()
+
+
+@dataclass(frozen=True)
+class RobustCount(Count):
+    """A count whose rate is fitted by Huber's loss of λ − y instead of the Poisson likelihood.
+
+    Squared up to an error of 1/2, where rounding changes the count, and linear beyond, so that a few sets
+    that cannot be counted do not outweigh those that nearly are. Large and small counts weigh alike.
+
+    >>> task = RobustCount()
+    >>> task.loss(torch.tensor([[5.0]]).log(), torch.tensor([5])).item() < 1e-6
+    True
+    """
+
+    def loss(self, out: Float[Tensor, "b 1"], y: Shaped[Tensor, " b"]) -> Float[Tensor, ""]:
+        """(λ − y)² where |λ − y| < 1/2, else |λ − y| − 1/4."""
+        _check_targets(out, y)
+        return smooth_l1_loss(out.squeeze(-1).exp(), y.to(out.dtype), beta=0.5)
 
 
 @dataclass(frozen=True)

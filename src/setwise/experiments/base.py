@@ -63,10 +63,9 @@ class Experiment(ABC):
     def data(self) -> str:
         """Which data the experiment really uses."""
 
-    @property
     @abstractmethod
-    def task(self) -> Task:
-        """What the outputs mean."""
+    def task(self, row: str) -> Task:
+        """What a row's outputs mean."""
 
     @abstractmethod
     def model(self, row: str, seed: int) -> nn.Module:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from setwise.data.characters import Characters, CharacterSets, Split
     from setwise.train import Batch, Batches
 
-CHANNELS, DIM = 10, 160
+CHANNELS, DIM, HIDDEN = 10, 160, (256, 512)
 VALIDATION_SETS, VALIDATION_POOLS = 2_000, 8
 TEST_BATCH = 100
 EXAMPLE = (9, 3)  # images and characters of the set that the paper shows
@@ -63,6 +63,7 @@ class Counting(Experiment):
         "d-dmps-fdc": "D-DMPS w/ FDC",
         "d-dmps-ldc": "D-DMPS w/ LDC",
         "distinct": "Distinct DMPS (ours)",
+        "distinct-huber": "Distinct DMPS, Huber's loss (ours)",
     }
     PAPER: ClassVar[Mapping[str, tuple[float, float] | None]] = {
         "deepsets-mean": (0.4617, 0.0076),
@@ -75,6 +76,7 @@ class Counting(Experiment):
         "d-dmps-fdc": (0.6748, 0.0120),
         "d-dmps-ldc": (0.6674, 0.0080),
         "distinct": None,
+        "distinct-huber": None,
     }
     COLUMNS: ClassVar[Mapping[str, str]] = {
         "accuracy_round": "Rounded",
@@ -96,16 +98,15 @@ class Counting(Experiment):
         """Which data the experiment really uses."""
         return _characters().name
 
-    @property
-    def task(self) -> sw.Count:
-        """Poisson regression, decoded by the mode as in the paper."""
-        return sw.Count()
+    def task(self, row: str) -> sw.Count:
+        """Poisson regression as in the paper, or a robust one; decoded by the mode."""
+        return sw.RobustCount() if row == "distinct-huber" else sw.Count()
 
     def model(self, row: str, seed: int) -> nn.Module:
         """The appendix's architecture with the row's own blocks, graph and pool."""
         from torch.nn.init import zeros_
 
-        model = ARCHITECTURES[row]()
+        model = ARCHITECTURES[row](self._encoder())
         sw.initialize(model, sw.generator("weights", seed))
         zeros_(next(model.head.parameters()))  # a sum over ten elements would start at absurd rates
         if isinstance(model, sw.DMPS):
@@ -148,8 +149,10 @@ class Counting(Experiment):
             part.sample(min(TEST_BATCH, self.test_sets - i), sw.generator("counting", "test", i))
             for i in range(0, self.test_sets, TEST_BATCH)
         ]
-        out, y = outputs(model, ((sw.SetBatch(part.images(numbers), mask), y) for numbers, mask, y in tested))
-        scores: dict[str, Any] = dict(self.task.score(out, y))
+        out, y = outputs(
+            model, ((sw.SetBatch(part.elements(numbers), mask), y) for numbers, mask, y in tested)
+        )
+        scores: dict[str, Any] = dict(sw.Count().score(out, y))
         if isinstance(model, sw.DMPS) and isinstance(model.graph, sw.LatentGraph):
             numbers = torch.cat([numbers for numbers, _, _ in tested])
             scores |= _weights(model, part, numbers, out, y)
@@ -157,9 +160,16 @@ class Counting(Experiment):
 
     @classmethod
     def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
-        """Figure 3, the latent graph over nine drawings, and a set that was miscounted; training curves."""
+        """Figure 3, the latent graph over nine drawings, beside one of a set that was miscounted."""
         shown = [r for r in results if "examples" in r]
         return {"counting-graph": _graph_figure(shown, cls.ROWS)} if shown else {}
+
+    def _encoder(self) -> sw.ElementEncoder:
+        """Conv(1, 10, 3, ReLU, MaxPool(2, 2)) and three more, 105 × 105 → 10 × 4 × 4 = 160."""
+        from torch import nn
+
+        channels = (1, CHANNELS, CHANNELS, CHANNELS)
+        return sw.ElementEncoder(nn.Sequential(*(sw.ConvPool(i, CHANNELS) for i in channels), nn.Flatten()))
 
     def _sets(self, name: Literal["train", "validation", "test"]) -> CharacterSets:
         from setwise.data.characters import CharacterSets
@@ -181,51 +191,42 @@ def _split(by: str) -> Split:
     return {"image": split_by_image, "character": split_by_character}[by](_characters())
 
 
-def _encoder() -> sw.ElementEncoder:
-    """Conv(1, 10, 3, ReLU, MaxPool(2, 2)) and three more, 105 × 105 → 10 × 4 × 4 = 160."""
-    from torch import nn
-
-    channels = (1, CHANNELS, CHANNELS, CHANNELS)
-    return sw.ElementEncoder(nn.Sequential(*(sw.ConvPool(i, CHANNELS) for i in channels), nn.Flatten()))
-
-
-def _dmps(**parts: Any) -> sw.DMPS:
+def _dmps(encoder: nn.Module, **parts: Any) -> sw.DMPS:
     """SDB(160, 256, 512, tanh, tanh, tanh, σ, γ) and its relatives, three of them; SP(160) is the sum."""
     return sw.DMPS.build(
-        DIM, 1, dim=DIM, hidden=(256, 512), activation="tanh", pool="sum", encoder=_encoder(), **parts
+        DIM, 1, dim=DIM, hidden=HIDDEN, activation="tanh", pool="sum", encoder=encoder, **parts
     )
 
 
-def _deepsets(transformation: Literal["mean", "max"]) -> sw.DeepSets:
+def _deepsets(encoder: nn.Module, transformation: Literal["mean", "max"]) -> sw.DeepSets:
     return sw.DeepSets.build(
-        DIM, 1, dim=DIM, transformation=transformation, activation="tanh", pool="sum", encoder=_encoder()
+        DIM, 1, dim=DIM, transformation=transformation, activation="tanh", pool="sum", encoder=encoder
     )
 
 
-def _set_transformer() -> sw.SetTransformer:
+def _set_transformer(encoder: nn.Module) -> sw.SetTransformer:
     """Two blocks and PMA, as Lee et al. count; 160 features are eight heads of twenty."""
-    return sw.SetTransformer.build(DIM, 1, dim=DIM, heads=8, encoder=_encoder())
+    return sw.SetTransformer.build(DIM, 1, dim=DIM, heads=8, encoder=encoder)
 
 
-def _distinct() -> sw.DMPS:
+def _distinct(encoder: nn.Module) -> sw.DMPS:
     """Ours: as D-DMPS w/ LDC, with distinct pooling and a kernel that falls more steeply."""
-    graph = sw.LatentGraph(DIM, (256, 512), activation="tanh", kernel=sw.super_gaussian_kernel)
-    return sw.DistinctDMPS.build(
-        DIM, 1, dim=DIM, graph=graph, activation="tanh", pool="sum", encoder=_encoder()
-    )
+    graph = sw.LatentGraph(DIM, HIDDEN, activation="tanh", kernel=sw.super_gaussian_kernel)
+    return sw.DistinctDMPS.build(DIM, 1, dim=DIM, graph=graph, activation="tanh", pool="sum", encoder=encoder)
 
 
-ARCHITECTURES: Mapping[str, Callable[[], sw.DMPS | sw.DeepSets | sw.SetTransformer]] = {
-    "deepsets-mean": lambda: _deepsets("mean"),
-    "deepsets-max": lambda: _deepsets("max"),
+ARCHITECTURES: Mapping[str, Callable[[nn.Module], sw.DMPS | sw.DeepSets | sw.SetTransformer]] = {
+    "deepsets-mean": lambda encoder: _deepsets(encoder, "mean"),
+    "deepsets-max": lambda encoder: _deepsets(encoder, "max"),
     "set-transformer": _set_transformer,
-    "v-dmps-ug": lambda: _dmps(block="message-passing", graph="uniform"),
-    "d-dmps-ldc-ug": lambda: _dmps(block="denoising", graph="uniform"),
-    "v-dmps": lambda: _dmps(block="message-passing"),
-    "r-dmps": lambda: _dmps(block="residual"),
-    "d-dmps-fdc": lambda: _dmps(block="denoising", gamma=0.5),
-    "d-dmps-ldc": lambda: _dmps(block="denoising"),
+    "v-dmps-ug": lambda encoder: _dmps(encoder, block="message-passing", graph="uniform"),
+    "d-dmps-ldc-ug": lambda encoder: _dmps(encoder, block="denoising", graph="uniform"),
+    "v-dmps": lambda encoder: _dmps(encoder, block="message-passing"),
+    "r-dmps": lambda encoder: _dmps(encoder, block="residual"),
+    "d-dmps-fdc": lambda encoder: _dmps(encoder, block="denoising", gamma=0.5),
+    "d-dmps-ldc": lambda encoder: _dmps(encoder, block="denoising"),
     "distinct": _distinct,
+    "distinct-huber": _distinct,
 }
 
 
@@ -235,7 +236,7 @@ def _weights(model: sw.DMPS, part: CharacterSets, numbers: Tensor, out: Tensor, 
 
     mask = numbers >= 0
     W = torch.cat([
-        _graph(model, part.images(some), real)
+        _graph(model, part.elements(some), real)
         for some, real in zip(numbers.split(TEST_BATCH), mask.split(TEST_BATCH), strict=True)
     ])  # fmt: skip
     character = numbers // part.characters.drawings
@@ -278,8 +279,10 @@ def _graph_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, str])
 
     from setwise.plots import latent_graph
 
-    characters = _characters()
-    names = [row for row in ("d-dmps-ldc", "distinct") if any(r["row"] == row for r in results)]
+    characters, data = _characters(), results[0]["data"]
+    if not data.startswith(characters.name):
+        raise FileNotFoundError(f"the drawings of {data!r} are not at hand, only {characters.name!r}")
+    names = [row for row in ("d-dmps-ldc", "distinct-huber") if any(r["row"] == row for r in results)]
     chosen = [
         max((r for r in results if r["row"] == row), key=lambda r: (r["budget"]["steps"], -r["seed"]))
         for row in names or [results[0]["row"]]

@@ -72,16 +72,16 @@ def _run(
     if experiment.threads is not None:
         torch.set_num_threads(experiment.threads)
     torch.manual_seed(seed)
-    model = experiment.model(row, seed)
+    model, task = experiment.model(row, seed), experiment.task(row)
     history = fit(
         model,
-        experiment.task,
+        task,
         experiment.batches(seed),
         experiment.training,
         validation=experiment.validation(seed),
         folder=folder,
         resume=resume,
-        progress=Bar(title(experiment, row, seed), experiment.task.metric) if show else Silent(),
+        progress=Bar(title(experiment, row, seed), task.metric) if show else Silent(),
     )
     result = {
         "experiment": experiment.name,
