@@ -146,6 +146,19 @@ def test_the_papers_batches_are_there_too() -> None:
     assert len(pooled.x.values) == 100
 
 
+@pytest.mark.parametrize("batch", ["pool", "fresh"])
+@pytest.mark.usefixtures("stand_in")
+def test_distortion_is_for_training_alone(batch: Any) -> None:
+    plain, distorted = (replace(SMALL, batch=batch, distortion=d) for d in (0.0, 0.2))
+    (a, y), (b, z) = plain.batches(0)(1), distorted.batches(0)(1)
+    assert torch.equal(y, z)
+    assert torch.equal(a.mask, b.mask)
+    assert b.x.dtype == torch.bool
+    changed = (a.elements != b.elements).flatten(2).any(2)
+    assert changed[a.mask].double().mean() > 0.9
+    assert torch.equal(plain.validation(0)[0][0].elements, distorted.validation(0)[0][0].elements)
+
+
 @pytest.mark.parametrize("split", ["image", "character"])
 @pytest.mark.usefixtures("stand_in")
 def test_no_drawing_is_in_two_parts(split: Any) -> None:
@@ -321,6 +334,7 @@ def test_a_run_is_not_continued_on_other_data(
         ({"sets": 0}, "sets must be at least 1, got 0"),
         ({"pool_characters": 9}, "pool_characters must be at least 10, got 9"),
         ({"test_sets": 0}, "test_sets must be at least 1, got 0"),
+        ({"distortion": 1.5}, "distortion must lie between 0 and 1, got 1.5"),
         ({"split": "alphabet"}, "split must be image or character, got 'alphabet'"),
         ({"batch": "big"}, "batch must be pool or fresh, got 'big'"),
     ],

@@ -13,7 +13,7 @@ SOURCE = Path(setwise.__file__).parent
 # From the bottom up: a module imports only from the layers before its own.
 LAYERS = [
     ["config", "files", "randomness", "functional", "progress"],
-    ["sets", "nn.dense", "plots", "data.folders", "data.strokes", "data.download"],
+    ["sets", "nn.dense", "plots", "data.folders", "data.strokes", "data.download", "data.distortion"],
     ["nn.encoders", "nn.images", "nn.blocks", "nn.pool", "tasks", "data.*"],
     ["nn.graph", "data.omniglot"],
     ["nn.models"],

@@ -251,3 +251,25 @@ def test_curves_go_from_left_to_right_in_one_colour() -> None:
     band = ax.collections[0]
     assert band.get_paths()[0].vertices[:, 1].min() == pytest.approx(0.4 - 0.02**0.5)
     assert to_rgba(ax.lines[0].get_color(), 0.2) == pytest.approx(band.get_facecolor()[0])
+
+
+def test_distortion_moves_ink_a_little_and_each_image_by_itself() -> None:
+    images = torch.zeros(50, 1, 41, 41, dtype=torch.bool)
+    images[..., 10:31, 20] = True
+    images[..., 10, 20:28] = True
+    same = distort(images, torch.Generator().manual_seed(0), strength=0.0)
+    assert torch.equal(same, images)
+    moved = distort(images, torch.Generator().manual_seed(0), strength=0.2)
+    assert torch.equal(moved, distort(images, torch.Generator().manual_seed(0), strength=0.2))
+    assert len({image.numpy().tobytes() for image in moved}) == 50
+    ink = moved.sum((1, 2, 3)) / images.sum((1, 2, 3))
+    assert 0.5 < ink.min() < ink.mean() - 0.1 < 1 < ink.mean() + 0.1 < ink.max() < 1.8
+    rows = torch.arange(41.0)
+    centre = (moved.float().sum(3).squeeze(1) * rows).sum(1) / moved.float().sum((1, 2, 3))
+    assert 1 < centre.std() < 6  # shifts of up to 0.2 × 20 pixels
+    assert abs(centre.mean() - centre.new_tensor(18.4)) < 2
+
+
+def test_distortion_has_a_bound() -> None:
+    with pytest.raises(ValueError, match="strength must lie between 0 and 1, got 2"):
+        distort(torch.zeros(1, 1, 5, 5, dtype=torch.bool), torch.Generator(), strength=2.0)

@@ -18,7 +18,7 @@ from setwise.experiments.base import Experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from torch import Tensor, nn
+    from torch import Generator, Tensor, nn
 
     from setwise.data.characters import Characters, CharacterSets, Split
     from setwise.train import Batch, Batches
@@ -41,6 +41,8 @@ class Counting(Experiment):
     """Sets in a batch; the paper takes 32."""
     pool_characters: int = 16
     """Characters in the pool of a batch, ten drawings each."""
+    distortion: float = 0.0
+    """How much to distort training drawings at random; the paper does not."""
     test_sets: int = 10_000
     """Sets to test on."""
     training: Training = field(
@@ -89,6 +91,8 @@ class Counting(Experiment):
         for name, least in (("sets", 1), ("pool_characters", 10), ("test_sets", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if not 0 <= self.distortion <= 1:
+            raise ValueError(f"distortion must lie between 0 and 1, got {self.distortion}")
         for name, choices in (("split", ("image", "character")), ("batch", ("pool", "fresh"))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be {' or '.join(choices)}, got {getattr(self, name)!r}")
@@ -121,8 +125,10 @@ class Counting(Experiment):
         def batch(step: int) -> Batch:
             generator = sw.generator("counting", "train", seed, step)
             if self.batch == "fresh":
-                return part.batch(self.sets, generator)
-            return part.pool_batch(self.sets, generator, characters=self.pool_characters)
+                batch, y = part.batch(self.sets, generator)
+            else:
+                batch, y = part.pool_batch(self.sets, generator, characters=self.pool_characters)
+            return _distorted(batch, generator, self.distortion) if self.distortion else batch, y
 
         return batch
 
@@ -175,6 +181,17 @@ class Counting(Experiment):
         from setwise.data.characters import CharacterSets
 
         return CharacterSets(_characters(), getattr(_split(self.split), name))
+
+
+def _distorted(batch: sw.SetBatch, generator: Generator, strength: float) -> sw.SetBatch:
+    """The batch with each of its drawings distorted once."""
+    from setwise.data.distortion import distort
+
+    if isinstance(batch.x, sw.Shared):
+        values = distort(batch.x.values, generator, strength=strength)
+        return sw.SetBatch(sw.Shared(values, batch.x.index), batch.mask)
+    images = distort(batch.x.flatten(0, 1), generator, strength=strength)
+    return sw.SetBatch(images.view_as(batch.x), batch.mask)
 
 
 @cache

@@ -41,6 +41,12 @@ class Features(Counting):
 
     name: ClassVar[str] = "features"
 
+    def __post_init__(self) -> None:
+        """Refuse absurd values."""
+        super().__post_init__()
+        if self.distortion:
+            raise ValueError(f"features cannot be distorted as drawings can, got {self.distortion}")
+
     @property
     def data(self) -> str:
         """Which data the experiment really uses."""
