@@ -59,6 +59,20 @@ def test_a_result_carries_everything_it_depends_on(tmp_path: Path) -> None:
     assert {"accuracy", "loss", "bayes_accuracy", "kernel", "paper", "revision"} <= result.keys()
 
 
+def test_a_field_younger_than_a_record_had_its_default(tmp_path: Path) -> None:
+    result = run(tmp_path)
+    (path,) = (tmp_path / "results" / "gaussian").iterdir()
+    (folder,) = (tmp_path / "runs" / "gaussian" / "v-dmps").iterdir()
+    del result["config"]["training"]["clip"], result["config"]["threads"]
+    for file in (path, folder / "result.json"):
+        file.write_text(json.dumps(result))
+    config = result["config"] | {"data": result["data"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert run(tmp_path, resume=True) == result
+    with pytest.raises(FileExistsError, match="threads is 1 there and 2 here"):
+        run(tmp_path, replace(SMALL, threads=2), resume=True)
+
+
 def test_the_kernel_on_record_is_that_of_the_trained_model(tmp_path: Path) -> None:
     result = run(tmp_path)
     model = SMALL.model("v-dmps", 0)

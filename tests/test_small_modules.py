@@ -15,6 +15,7 @@ from matplotlib.colors import to_rgba
 
 import setwise as sw
 from setwise import files, plots
+from setwise.data.distortion import distort
 from setwise.progress import Bar, Silent
 
 

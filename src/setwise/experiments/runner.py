@@ -47,7 +47,7 @@ def run(
     folder = out / experiment.name / row / variant
     record = results / experiment.name / f"{row}_{variant}.json"
     config = asdict(experiment)
-    _refuse_other(record, config, experiment.data, "--results")
+    _refuse_other(record, experiment, "--results")
     with locked(folder):
         return _run(experiment, row, seed, config, folder, record, resume=resume, show=show)
 
@@ -63,7 +63,7 @@ def _run(
     resume: bool,
     show: bool,
 ) -> dict[str, Any]:
-    _claim(folder, config, experiment.data, resume=resume)
+    _claim(folder, experiment, resume=resume)
     if (folder / "result.json").exists():
         result: dict[str, Any] = read_json(folder / "result.json")
         write_json(record, result)
@@ -116,17 +116,17 @@ def title(experiment: Experiment, row: str, seed: int) -> str:
     return f"{experiment.ROWS[row]}  {experiment.varied} {value}  seed {seed}"
 
 
-def _claim(folder: Path, config: Mapping[str, Any], data: str, *, resume: bool) -> None:
+def _claim(folder: Path, experiment: Experiment, *, resume: bool) -> None:
     """Make the folder this run's own, or make sure that it already was."""
     if not resume and any(path.name != ".lock" for path in folder.iterdir()):
         raise FileExistsError(
             f"{folder} already holds a run: continue it with --resume, or choose another --out"
         )
-    _refuse_other(folder / "result.json", config, data, "--out")
+    _refuse_other(folder / "result.json", experiment, "--out")
     path = folder / "config.json"
-    wanted = {**config, "data": data}
+    wanted = {**asdict(experiment), "data": experiment.data}
     if path.exists():
-        found = read_json(path)
+        found = _filled(read_json(path), asdict(type(experiment)()))
         if found != wanted:
             raise ValueError(
                 f"{folder} holds a run with another configuration ({_difference(found, wanted)}): "
@@ -135,22 +135,35 @@ def _claim(folder: Path, config: Mapping[str, Any], data: str, *, resume: bool) 
     write_json(path, wanted)
 
 
-def _refuse_other(path: Path, config: Mapping[str, Any], data: str, option: str) -> None:
+def _refuse_other(path: Path, experiment: Experiment, option: str) -> None:
     """Never replace a result by that of another configuration, nor take it for this one's."""
     if not path.exists():
         return
     result = read_json(path)
     if not isinstance(result, dict) or "accuracy" not in result:
         raise ValueError(f"{path} is not a result: remove it, or choose another {option}")
-    if (found := result.get("config")) != config:
+    found, config = _filled(result.get("config"), asdict(type(experiment)())), asdict(experiment)
+    if found != config:
         raise FileExistsError(
             f"{path} is the result of another configuration ({_difference(found, config)}): "
             f"choose another {option}"
         )
-    if result.get("data") != data:
-        raise FileExistsError(
-            f"{path} is a result on {result.get('data')!r}, not on {data!r}: choose another {option}"
-        )
+    if result.get("data") != experiment.data:
+        on = f"{result.get('data')!r}, not on {experiment.data!r}"
+        raise FileExistsError(f"{path} is a result on {on}: choose another {option}")
+
+
+def _filled(found: Any, defaults: Mapping[str, Any]) -> Any:
+    """A configuration on record, with the defaults of fields that are younger than it."""
+    if not isinstance(found, Mapping):
+        return found
+    missing = {key: value for key, value in defaults.items() if key not in found}
+    inner = {
+        key: _filled(found[key], value)
+        for key, value in defaults.items()
+        if key in found and isinstance(value, Mapping)
+    }
+    return {**missing, **found, **inner}
 
 
 def _difference(found: Any, wanted: Mapping[str, Any], prefix: str = "") -> str:
