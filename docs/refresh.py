@@ -47,7 +47,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "gaussian at 0.95": lambda: gaussian(0.95),
     "gaussian": lambda: gaussian(None),
     "counting": lambda: whole("counting"),
-    "features": lambda: whole("features"),
     "benchmarks": benchmarks,
 }
 

@@ -175,7 +175,7 @@ def test_validation_is_of_its_own_part() -> None:
     batches = SMALL.validation(0)
     assert sum(len(batch) for batch, _ in batches) == 2_000
     part = SMALL._sets("validation")
-    allowed = {image.numpy().tobytes() for image in part.elements(part.part.flatten())}
+    allowed = {image.numpy().tobytes() for image in part.images(part.part.flatten())}
     assert {image.numpy().tobytes() for image in batches[0][0].x.values} <= allowed
     again = SMALL.validation(1)
     assert all(torch.equal(a.x.values, b.x.values) for (a, _), (b, _) in zip(batches, again, strict=True))
@@ -228,7 +228,7 @@ def test_test_sets_are_fixed_and_of_the_test_part() -> None:
     half = len(seen) // 2
     assert all(torch.equal(a, b) for a, b in zip(seen[:half], seen[half:], strict=True))
     part = SMALL._sets("test")
-    allowed = {image.numpy().tobytes() for image in part.elements(part.part.flatten())}
+    allowed = {image.numpy().tobytes() for image in part.images(part.part.flatten())}
     assert {image.numpy().tobytes() for images in seen for image in images} <= allowed
 
 
@@ -240,7 +240,7 @@ def test_the_weight_ratio_is_what_it_says(row: str) -> None:
     scores = experiment.test(model, 0)
     part = experiment._sets("test")
     numbers, mask, _ = part.sample(40, sw.generator("counting", "test", 0))
-    W = model.latent_graph(part.elements(numbers), mask)
+    W = model.latent_graph(part.images(numbers), mask)
     same, different = [], []
     for i in range(40):
         for j in range(10):
@@ -266,7 +266,7 @@ def test_examples_are_nine_drawings_of_three_characters() -> None:
         assert len(set(example["drawings"])) == 9
         assert len(set((drawings // 20).tolist())) == example["count"] == 3
         assert (int(example["rate"]) == 3) == (name == "right")
-        x = experiment._sets("test").elements(drawings).unsqueeze(0)
+        x = experiment._sets("test").images(drawings).unsqueeze(0)
         with torch.no_grad():
             assert torch.allclose(
                 torch.tensor(example["weights"]), model.latent_graph(x).squeeze(0), atol=1e-4

@@ -121,7 +121,7 @@ def test_a_robust_count_is_squared_near_and_linear_far() -> None:
     task = RobustCount()
     for rate, y, expected in [(3.0, 3, 0.0), (3.2, 3, 0.04), (2.6, 3, 0.16), (5.0, 3, 1.75), (1.0, 9, 7.75)]:
         loss = task.loss(torch.tensor([[rate]]).double().log(), torch.tensor([y]))
-        assert loss.item() == pytest.approx(expected, abs=1e-9)
+        assert loss.item() == pytest.approx(expected, abs=1e-6)
     assert task.loss(torch.zeros(2, 1), torch.tensor([1, 2])).item() == pytest.approx(0.375)
     assert task.score(torch.tensor([[2.9]]).log(), torch.tensor([3]))["accuracy_round"] == 1
     with pytest.raises(ValueError, match="one target for each of 2 sets"):

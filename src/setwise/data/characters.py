@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 
 from setwise.data.strokes import draw
@@ -247,7 +247,6 @@ class CharacterSets:
         characters: the drawings.
         part: the numbers of those to draw from, a row a character: a part of a `Split`.
         sizes: the least and the greatest number of elements.
-        features: what stands for the drawings, by their numbers, instead of their pixels.
 
     >>> script = drawn_strokes(characters=30)
     >>> sets = CharacterSets(script, split_by_image(script).train)
@@ -259,7 +258,6 @@ class CharacterSets:
     characters: Characters
     part: Int[Tensor, "rows drawings"]
     sizes: tuple[int, int] = SIZES
-    features: Float[Tensor, "numbers d"] | None = None
 
     def batch(self, sets: int, generator: torch.Generator) -> tuple[SetBatch, Int[Tensor, " {sets}"]]:
         """Draw sets of the whole part, as the paper does.
@@ -269,7 +267,7 @@ class CharacterSets:
             generator: the source of randomness.
         """
         numbers, mask, y = self.sample(sets, generator)
-        return SetBatch(self.elements(numbers), mask), y
+        return SetBatch(self.images(numbers), mask), y
 
     def sample(
         self, sets: int, generator: torch.Generator
@@ -315,13 +313,11 @@ class CharacterSets:
         index, mask, y = sample_elements(
             sets, generator, characters=characters, drawings=drawings, sizes=self.sizes
         )
-        return SetBatch(Shared(self.elements(pool.flatten()), index), mask), y
+        return SetBatch(Shared(self.images(pool.flatten()), index), mask), y
 
-    def elements(self, numbers: Int[Tensor, "*shape"]) -> Tensor:
-        """The drawings with these numbers: images of one channel, True where there is ink, or features."""
-        if self.features is None:
-            return self.characters.pixels(numbers).unsqueeze(-3).bool()
-        return self.features[numbers].masked_fill((numbers < 0).unsqueeze(-1), 0)
+    def images(self, numbers: Int[Tensor, "*shape"]) -> Bool[Tensor, "*shape 1 side side"]:
+        """The drawings with these numbers, one channel each, True where there is ink."""
+        return self.characters.pixels(numbers).unsqueeze(-3).bool()
 
 
 def _below(n: Tensor, generator: torch.Generator) -> Tensor:

@@ -5,7 +5,6 @@ Importing an experiment loads no torch: its class is also its command line, whos
 
 from setwise.experiments.base import Experiment
 from setwise.experiments.counting import Counting
-from setwise.experiments.features import Features
 from setwise.experiments.gaussian import Gaussian
 
-EXPERIMENTS: dict[str, type[Experiment]] = {"gaussian": Gaussian, "counting": Counting, "features": Features}
+EXPERIMENTS: dict[str, type[Experiment]] = {"gaussian": Gaussian, "counting": Counting}

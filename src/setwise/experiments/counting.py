@@ -110,7 +110,7 @@ class Counting(Experiment):
         """The appendix's architecture with the row's own blocks, graph and pool."""
         from torch.nn.init import zeros_
 
-        model = ARCHITECTURES[row](self._encoder())
+        model = ARCHITECTURES[row]()
         sw.initialize(model, sw.generator("weights", seed))
         zeros_(next(model.head.parameters()))  # a sum over ten elements would start at absurd rates
         if isinstance(model, sw.DMPS):
@@ -155,9 +155,7 @@ class Counting(Experiment):
             part.sample(min(TEST_BATCH, self.test_sets - i), sw.generator("counting", "test", i))
             for i in range(0, self.test_sets, TEST_BATCH)
         ]
-        out, y = outputs(
-            model, ((sw.SetBatch(part.elements(numbers), mask), y) for numbers, mask, y in tested)
-        )
+        out, y = outputs(model, ((sw.SetBatch(part.images(numbers), mask), y) for numbers, mask, y in tested))
         scores: dict[str, Any] = dict(sw.Count().score(out, y))
         if isinstance(model, sw.DMPS) and isinstance(model.graph, sw.LatentGraph):
             numbers = torch.cat([numbers for numbers, _, _ in tested])
@@ -169,13 +167,6 @@ class Counting(Experiment):
         """Figure 3, the latent graph over nine drawings, beside one of a set that was miscounted."""
         shown = [r for r in results if "examples" in r]
         return {"counting-graph": _graph_figure(shown, cls.ROWS)} if shown else {}
-
-    def _encoder(self) -> sw.ElementEncoder:
-        """Conv(1, 10, 3, ReLU, MaxPool(2, 2)) and three more, 105 × 105 → 10 × 4 × 4 = 160."""
-        from torch import nn
-
-        channels = (1, CHANNELS, CHANNELS, CHANNELS)
-        return sw.ElementEncoder(nn.Sequential(*(sw.ConvPool(i, CHANNELS) for i in channels), nn.Flatten()))
 
     def _sets(self, name: Literal["train", "validation", "test"]) -> CharacterSets:
         from setwise.data.characters import CharacterSets
@@ -208,40 +199,50 @@ def _split(by: str) -> Split:
     return {"image": split_by_image, "character": split_by_character}[by](_characters())
 
 
-def _dmps(encoder: nn.Module, **parts: Any) -> sw.DMPS:
+def _encoder() -> sw.ElementEncoder:
+    """Conv(1, 10, 3, ReLU, MaxPool(2, 2)) and three more, 105 × 105 → 10 × 4 × 4 = 160."""
+    from torch import nn
+
+    channels = (1, CHANNELS, CHANNELS, CHANNELS)
+    return sw.ElementEncoder(nn.Sequential(*(sw.ConvPool(i, CHANNELS) for i in channels), nn.Flatten()))
+
+
+def _dmps(**parts: Any) -> sw.DMPS:
     """SDB(160, 256, 512, tanh, tanh, tanh, σ, γ) and its relatives, three of them; SP(160) is the sum."""
     return sw.DMPS.build(
-        DIM, 1, dim=DIM, hidden=HIDDEN, activation="tanh", pool="sum", encoder=encoder, **parts
+        DIM, 1, dim=DIM, hidden=HIDDEN, activation="tanh", pool="sum", encoder=_encoder(), **parts
     )
 
 
-def _deepsets(encoder: nn.Module, transformation: Literal["mean", "max"]) -> sw.DeepSets:
+def _deepsets(transformation: Literal["mean", "max"]) -> sw.DeepSets:
     return sw.DeepSets.build(
-        DIM, 1, dim=DIM, transformation=transformation, activation="tanh", pool="sum", encoder=encoder
+        DIM, 1, dim=DIM, transformation=transformation, activation="tanh", pool="sum", encoder=_encoder()
     )
 
 
-def _set_transformer(encoder: nn.Module) -> sw.SetTransformer:
+def _set_transformer() -> sw.SetTransformer:
     """Two blocks and PMA, as Lee et al. count; 160 features are eight heads of twenty."""
-    return sw.SetTransformer.build(DIM, 1, dim=DIM, heads=8, encoder=encoder)
+    return sw.SetTransformer.build(DIM, 1, dim=DIM, heads=8, encoder=_encoder())
 
 
-def _distinct(encoder: nn.Module) -> sw.DMPS:
+def _distinct() -> sw.DMPS:
     """Ours: as D-DMPS w/ LDC, with distinct pooling and a kernel that falls more steeply."""
     graph = sw.LatentGraph(DIM, HIDDEN, activation="tanh", kernel=sw.super_gaussian_kernel)
-    return sw.DistinctDMPS.build(DIM, 1, dim=DIM, graph=graph, activation="tanh", pool="sum", encoder=encoder)
+    return sw.DistinctDMPS.build(
+        DIM, 1, dim=DIM, graph=graph, activation="tanh", pool="sum", encoder=_encoder()
+    )
 
 
-ARCHITECTURES: Mapping[str, Callable[[nn.Module], sw.DMPS | sw.DeepSets | sw.SetTransformer]] = {
-    "deepsets-mean": lambda encoder: _deepsets(encoder, "mean"),
-    "deepsets-max": lambda encoder: _deepsets(encoder, "max"),
+ARCHITECTURES: Mapping[str, Callable[[], sw.DMPS | sw.DeepSets | sw.SetTransformer]] = {
+    "deepsets-mean": lambda: _deepsets("mean"),
+    "deepsets-max": lambda: _deepsets("max"),
     "set-transformer": _set_transformer,
-    "v-dmps-ug": lambda encoder: _dmps(encoder, block="message-passing", graph="uniform"),
-    "d-dmps-ldc-ug": lambda encoder: _dmps(encoder, block="denoising", graph="uniform"),
-    "v-dmps": lambda encoder: _dmps(encoder, block="message-passing"),
-    "r-dmps": lambda encoder: _dmps(encoder, block="residual"),
-    "d-dmps-fdc": lambda encoder: _dmps(encoder, block="denoising", gamma=0.5),
-    "d-dmps-ldc": lambda encoder: _dmps(encoder, block="denoising"),
+    "v-dmps-ug": lambda: _dmps(block="message-passing", graph="uniform"),
+    "d-dmps-ldc-ug": lambda: _dmps(block="denoising", graph="uniform"),
+    "v-dmps": lambda: _dmps(block="message-passing"),
+    "r-dmps": lambda: _dmps(block="residual"),
+    "d-dmps-fdc": lambda: _dmps(block="denoising", gamma=0.5),
+    "d-dmps-ldc": lambda: _dmps(block="denoising"),
     "distinct": _distinct,
     "distinct-huber": _distinct,
 }
@@ -253,7 +254,7 @@ def _weights(model: sw.DMPS, part: CharacterSets, numbers: Tensor, out: Tensor, 
 
     mask = numbers >= 0
     W = torch.cat([
-        _graph(model, part.elements(some), real)
+        _graph(model, part.images(some), real)
         for some, real in zip(numbers.split(TEST_BATCH), mask.split(TEST_BATCH), strict=True)
     ])  # fmt: skip
     character = numbers // part.characters.drawings
