@@ -265,7 +265,7 @@ def test_examples_are_nine_drawings_of_three_characters() -> None:
         drawings = torch.tensor(example["drawings"])
         assert len(set(example["drawings"])) == 9
         assert len(set((drawings // 20).tolist())) == example["count"] == 3
-        assert (int(example["rate"]) == 3) == (name == "right")
+        assert (round(example["rate"]) == 3) == (name == "right")
         x = experiment._sets("test").images(drawings).unsqueeze(0)
         with torch.no_grad():
             assert torch.allclose(

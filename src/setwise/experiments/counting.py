@@ -264,7 +264,7 @@ def _weights(model: sw.DMPS, part: CharacterSets, numbers: Tensor, out: Tensor, 
 
     rate = out.squeeze(1).exp()
     shown = (mask.sum(1) == EXAMPLE[0]) & (y == EXAMPLE[1])
-    right = sw.Count().predict(out) == y
+    right = sw.Count(decode="round").predict(out) == y
     examples = {}
     for name, chosen in (("right", shown & right), ("wrong", shown & ~right)):
         if chosen.any():
