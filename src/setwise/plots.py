@@ -67,16 +67,16 @@ def latent_graph(
     strength = {ends: (w - low) / (high - low) if high > low else 1.0 for ends, w in weights.items()}
     graph = nx.Graph()
     graph.add_nodes_from(range(n))
-    graph.add_weighted_edges_from((*ends, 0.02 + s) for ends, s in strength.items())
+    graph.add_weighted_edges_from((*ends, 0.1 + 0.5 * s) for ends, s in strength.items())
     start = {i: (np.cos(2 * np.pi * i / n), np.sin(2 * np.pi * i / n)) for i in range(n)}
-    place = nx.spring_layout(graph, pos=start, k=1.2 / max(n, 1) ** 0.5, iterations=300, seed=0)
+    place = nx.spring_layout(graph, pos=start, k=2.4 / max(n, 1) ** 0.5, iterations=300, seed=0)
     for ends, s in strength.items():
         line = zip(*(place[i] for i in ends), strict=True)
         ax.plot(*line, color="tab:blue", alpha=s, linewidth=2.5, zorder=1)
     colors = {group: f"C{1 + k}" for k, group in enumerate(dict.fromkeys(groups or ()))}
     for i, image in enumerate(images):
         box = AnnotationBbox(
-            OffsetImage(np.asarray(image), zoom=0.36, cmap="gray_r"),
+            OffsetImage(np.asarray(image), zoom=0.32, cmap="gray_r"),
             tuple(place[i]),
             pad=0.15,
             bboxprops={"edgecolor": colors[groups[i]] if groups else "0.3", "linewidth": 2},

@@ -319,5 +319,5 @@ def _graph_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, str])
                 groups=(drawings // characters.drawings).tolist(),
                 ax=ax,
             )
-            ax.set_title(f"{example['count']} characters, λ = {example['rate']:.2f}")
+            ax.set_title(f"Counted {name}: {example['count']} characters, λ = {example['rate']:.2f}")
     return figure
