@@ -44,6 +44,7 @@ bench: .venv/installed
 
 docs: .venv/installed
 	$(BIN)/setwise figure gaussian --out docs/figures
+	$(BIN)/setwise figure counting --out docs/figures
 	$(BIN)/python -m docs.refresh
 
 clean:
