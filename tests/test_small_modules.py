@@ -274,3 +274,27 @@ def test_distortion_moves_ink_a_little_and_each_image_by_itself() -> None:
 def test_distortion_has_a_bound() -> None:
     with pytest.raises(ValueError, match="strength must lie between 0 and 1, got 2"):
         distort(torch.zeros(1, 1, 5, 5, dtype=torch.bool), torch.Generator(), strength=2.0)
+
+
+def test_a_latent_graph_is_drawn_from_its_weights() -> None:
+    W = np.full((5, 5), 0.1)
+    W[:3, :3] = W[3:, 3:] = 0.3
+    W[0, 4] = 0.2  # one direction of an edge
+    ax = plots.latent_graph(W, [np.eye(9)] * 5, groups="aaabb")
+    alphas = {(i, j): line.get_alpha() for (i, j), line in zip(EDGES, ax.lines, strict=True)}
+    assert alphas[1, 0] == alphas[4, 3] == 1
+    assert alphas[3, 0] == 0
+    assert alphas[4, 0] == pytest.approx(0.25)
+    frames = [box.patch.get_edgecolor() for box in ax.artists]
+    assert len(set(frames)) == 2
+    assert frames[0] == frames[1] == frames[2] != frames[3] == frames[4]
+    place = np.array([box.xy for box in ax.artists])
+    apart = np.linalg.norm(place[:, None] - place[None], axis=-1)
+    assert apart[:3, :3].max() < apart[:3, 3:].min()
+    assert np.abs(place).max() <= 1.3
+    for n in (0, 1, 2):
+        small = plots.latent_graph(np.ones((n, n)), [np.eye(9)] * n)
+        assert len(small.artists) == n
+
+
+EDGES = [(i, j) for i in range(5) for j in range(i)]

@@ -124,5 +124,9 @@ def test_a_robust_count_is_squared_near_and_linear_far() -> None:
         assert loss.item() == pytest.approx(expected, abs=1e-6)
     assert task.loss(torch.zeros(2, 1), torch.tensor([1, 2])).item() == pytest.approx(0.375)
     assert task.score(torch.tensor([[2.9]]).log(), torch.tensor([3]))["accuracy_round"] == 1
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_robust_count_needs_one_target_a_set() -> None:
     with pytest.raises(ValueError, match="one target for each of 2 sets"):
-        task.loss(torch.zeros(2, 1), torch.zeros(2, 1))
+        RobustCount().loss(torch.zeros(2, 1), torch.zeros(2, 1))

@@ -181,7 +181,7 @@ def super_gaussian_kernel(
     if order < 1:
         raise ValueError(f"order must be at least 1, got {order}")
     squared = squared_distances(z, 0.5 * _inverse_square(sigma))
-    largest = 100 ** (1 / order)  # beyond, the kernel is 0; its gradient must not become 0 · ∞
+    largest = 1000 ** (1 / order)  # beyond, the kernel is 0; its gradient must not become 0 · ∞
     return (-squared.clamp(max=largest).pow(order)).exp()
 
 

@@ -53,8 +53,9 @@ def latent_graph(
         groups: what each element truly is, as the colour of its frame.
         ax: where to draw.
 
-    >>> latent_graph([[0.6, 0.4], [0.4, 0.6]], [np.eye(8), np.eye(8)], groups="ab").get_xlim()[0] < -1
-    True
+    >>> ax = latent_graph([[0.6, 0.4], [0.4, 0.6]], [np.eye(8), np.eye(8)], groups="ab")
+    >>> len(ax.lines), len(ax.artists)
+    (1, 2)
     """
     import networkx as nx
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
@@ -69,7 +70,7 @@ def latent_graph(
     graph.add_nodes_from(range(n))
     graph.add_weighted_edges_from((*ends, 0.1 + 0.5 * s) for ends, s in strength.items())
     start = {i: (np.cos(2 * np.pi * i / n), np.sin(2 * np.pi * i / n)) for i in range(n)}
-    place = nx.spring_layout(graph, pos=start, k=2.4 / max(n, 1) ** 0.5, iterations=300, seed=0)
+    place = nx.spring_layout(graph, pos=start or None, k=2.4 / max(n, 1) ** 0.5, iterations=300, seed=0)
     for ends, s in strength.items():
         line = zip(*(place[i] for i in ends), strict=True)
         ax.plot(*line, color="tab:blue", alpha=s, linewidth=2.5, zorder=1)
