@@ -65,7 +65,7 @@ def run(
             for seed in dict.fromkeys(seeds):
                 result = runner.run(variant, name, seed, out=out, results=results, resume=resume)
                 title = runner.title(variant, name, seed)
-                print(f"{title}  test accuracy {result['accuracy']:.4f}", flush=True)
+                print(f"{title}  test accuracy {result['accuracy']:.4f}  on {result['data']}", flush=True)
 
 
 def table(experiment: Positional[Name], results: Path = Path("results"), markdown: bool = False) -> None:
