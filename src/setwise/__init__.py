@@ -47,8 +47,9 @@ _HOMES = {
     ],
     "setwise.nn.images": ["ConvPool"],
     "setwise.nn.models": ["DMPS"],
+    "setwise.nn.pointnet": ["PointNetPlusPlus", "SetAbstraction", "ball_query", "farthest_points"],
     "setwise.nn.pool": ["AttentionPool", "MaxPool", "MeanPool", "SumPool"],
-    "setwise.randomness": ["generator"],
+    "setwise.randomness": ["epochs", "generator"],
     "setwise.sets": ["SetBatch", "Shared"],
     "setwise.tasks": ["Binary", "Classes", "Count", "Regression", "RobustCount"],
     "setwise.train": ["evaluate", "fit"],
@@ -97,10 +98,15 @@ if TYPE_CHECKING:
     from setwise.nn.graph import UniformGraph as UniformGraph
     from setwise.nn.images import ConvPool as ConvPool
     from setwise.nn.models import DMPS as DMPS
+    from setwise.nn.pointnet import PointNetPlusPlus as PointNetPlusPlus
+    from setwise.nn.pointnet import SetAbstraction as SetAbstraction
+    from setwise.nn.pointnet import ball_query as ball_query
+    from setwise.nn.pointnet import farthest_points as farthest_points
     from setwise.nn.pool import AttentionPool as AttentionPool
     from setwise.nn.pool import MaxPool as MaxPool
     from setwise.nn.pool import MeanPool as MeanPool
     from setwise.nn.pool import SumPool as SumPool
+    from setwise.randomness import epochs as epochs
     from setwise.randomness import generator as generator
     from setwise.sets import SetBatch as SetBatch
     from setwise.sets import Shared as Shared

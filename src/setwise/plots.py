@@ -88,6 +88,32 @@ def latent_graph(
     return ax
 
 
+def weighted_points(
+    points: ArrayLike, weights: ArrayLike, *, chosen: int | None = None, ax: Axes | None = None
+) -> Axes:
+    """Draw points in space, coloured by weight: dark ones are heard most.
+
+    Args:
+        points: ``[n, 3]``, the last axis upright.
+        weights: one a point; the colours span from the least to the largest.
+        chosen: the point that listens, marked with a star.
+        ax: where to draw, an axes with ``projection="3d"``.
+
+    >>> weighted_points([[0, 0, 0], [0, 0, 1]], [0.2, 0.8], chosen=0).name
+    '3d'
+    """
+    ax = Figure(layout="constrained").add_subplot(projection="3d") if ax is None else ax
+    x = np.asarray(points)
+    order = np.argsort(np.asarray(weights))  # the heavy ones on top
+    color = np.asarray(weights)[order]
+    ax.scatter(*x[order].T, c=color, cmap="viridis_r", s=14, depthshade=False, linewidths=0)
+    if chosen is not None:
+        ax.scatter(*x[chosen], marker="*", s=130, color="crimson", depthshade=False)
+    ax.set_box_aspect(np.ptp(x, axis=0) + 1e-6, zoom=1.25)
+    ax.set_axis_off()
+    return ax
+
+
 def accuracy_curve(
     points: Sequence[tuple[float, float]],
     *,

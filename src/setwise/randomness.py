@@ -5,6 +5,8 @@ import operator
 from typing import SupportsIndex
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 
 def generator(*purpose: SupportsIndex | str) -> torch.Generator:
@@ -20,3 +22,29 @@ def generator(*purpose: SupportsIndex | str) -> torch.Generator:
     words = tuple(word if isinstance(word, str) else operator.index(word) for word in purpose)
     digest = hashlib.blake2b(repr(words).encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
+def epochs(size: int, batch: int, step: int, *purpose: SupportsIndex | str) -> Int[Tensor, " batch"]:
+    """Which of ``size`` examples make up a batch, so that each comes once an epoch, in random order.
+
+    A batch that reaches over the end of an epoch goes on with the next. Like `generator`, this needs no
+    memory of the batches before.
+
+    Args:
+        size: how many examples there are.
+        batch: how many of them to take.
+        step: the number of the batch, counted from 1.
+        *purpose: tells one order from another.
+
+    >>> torch.cat([epochs(6, 4, step, "train", 0) for step in (1, 2, 3)]).bincount()
+    tensor([2, 2, 2, 2, 2, 2])
+    """
+    if size < 1:
+        raise ValueError(f"size must be at least 1, got {size}")
+    place = torch.arange((step - 1) * batch, step * batch)
+    first, last = int(place[0]) // size, int(place[-1]) // size
+    orders = [
+        torch.randperm(size, generator=generator("epoch", epoch, *purpose))
+        for epoch in range(first, last + 1)
+    ]
+    return torch.cat(orders)[place - first * size]

@@ -84,7 +84,7 @@ def table(
     lines = []
     for (_, value, steps), group in sorted(groups.items()):
         row = group[0]["row"]
-        paper = experiment.PAPER[row]
+        paper = experiment.paper(row, value)
         lines.append([
             experiment.ROWS[row],
             value if isinstance(value, str) else f"{value:g}",

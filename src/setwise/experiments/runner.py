@@ -15,7 +15,7 @@ import setwise
 from setwise.experiments.base import Experiment
 from setwise.files import locked, read_json, write_json
 from setwise.progress import Bar, Silent
-from setwise.train import fit
+from setwise.train import CHECKPOINT, fit, load_checkpoint
 
 
 def run(
@@ -42,14 +42,20 @@ def run(
     Returns:
         The result, as on record.
     """
-    value = getattr(experiment, experiment.varied)
-    variant = f"{experiment.varied}-{value}_steps-{experiment.training.steps}_seed-{seed}"
-    folder = out / experiment.name / row / variant
-    record = results / experiment.name / f"{row}_{variant}.json"
+    folder = _folder(out, experiment, row, seed)
+    record = results / experiment.name / f"{row}_{folder.name}.json"
     config = asdict(experiment)
     _refuse_other(record, experiment, "--results")
+    start = None if experiment.start is None else _folder(out, experiment.start, row, seed)
     with locked(folder):
-        return _run(experiment, row, seed, config, folder, record, resume=resume, show=show)
+        return _run(experiment, row, seed, config, folder, record, start=start, resume=resume, show=show)
+
+
+def _folder(out: Path, experiment: Experiment, row: str, seed: int) -> Path:
+    """The folder of a run, whose name also names its result."""
+    value = getattr(experiment, experiment.varied)
+    variant = f"{experiment.varied}-{value}_steps-{experiment.training.steps}_seed-{seed}"
+    return out / experiment.name / row / variant
 
 
 def _run(
@@ -60,6 +66,7 @@ def _run(
     folder: Path,
     record: Path,
     *,
+    start: Path | None,
     resume: bool,
     show: bool,
 ) -> dict[str, Any]:
@@ -73,6 +80,7 @@ def _run(
         torch.set_num_threads(experiment.threads)
     torch.manual_seed(seed)
     model, task = experiment.model(row, seed), experiment.task(row)
+    before = {} if start is None else {"start": _take_over(model, start)}
     history = fit(
         model,
         task,
@@ -89,7 +97,12 @@ def _run(
         "seed": seed,
         experiment.varied: getattr(experiment, experiment.varied),
         **experiment.test(model, seed),
-        "paper": experiment.PAPER[row],
+        "validation": {
+            name.removeprefix("validation_"): score
+            for name, score in history.metrics[-1].items()
+            if name.startswith("validation_")
+        },
+        "paper": experiment.paper(row, getattr(experiment, experiment.varied)),
         "config": config,
         "budget": {
             "steps": history.steps,
@@ -97,6 +110,7 @@ def _run(
             "seconds": round(history.seconds, 1),
             "threads": torch.get_num_threads(),
         },
+        **before,
         "versions": {
             "python": platform.python_version(),
             "setwise": setwise.__version__,
@@ -108,6 +122,18 @@ def _run(
     write_json(folder / "result.json", result)
     write_json(record, result)
     return result
+
+
+def _take_over(model: torch.nn.Module, folder: Path) -> dict[str, Any]:
+    """Give the model the weights of a finished run; returns what they cost, for the record."""
+    if not (folder / "result.json").exists():
+        raise FileNotFoundError(f"{folder} holds no finished run to start from: make that one first")
+    result = read_json(folder / "result.json")
+    try:
+        model.load_state_dict(load_checkpoint(folder / CHECKPOINT)["model"])
+    except RuntimeError as error:
+        raise ValueError(f"{folder} holds a run of another model: {error}") from error
+    return {name: result[name] for name in ("accuracy", "budget", "revision", "data")}
 
 
 def title(experiment: Experiment, row: str, seed: int) -> str:

@@ -1,0 +1,404 @@
+"""Classifying point clouds: which of forty things is it, by 100 or 1000 points of its surface?
+
+The paper's third experiment (table 2, figure 4, and the appendix): FL(3, 512), three blocks with a 512 / 1024
+deep kernel, a pool, FL(512, 40). `PointCloud` is the table; `Diffusion` is the study of γ between DeepSets
+(γ = 0) and plain message passing (γ = 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import setwise as sw
+from setwise.config import Training
+from setwise.experiments.base import Experiment
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import Tensor, nn
+
+    from setwise.data.pointclouds import PointClouds
+    from setwise.train import Batch, Batches
+
+DIM, HIDDEN = 512, (512, 1024)
+TEST_BATCH = 100
+ENERGY_SHAPES = 200
+EXAMPLES = ("airplane", "chair", "lamp", "guitar")
+EXAMPLE_POINTS = 256
+
+
+@dataclass(frozen=True)
+class PointCloud(Experiment):
+    """Tell the shapes of ModelNet40 apart by points on their surface."""
+
+    points: int = 100
+    """Points of a shape; the paper takes 100 and 1000."""
+    few_points: int = 32
+    """Points of a shape in the first part of the training, which makes it that much quicker."""
+    few_share: float = 0.8
+    """How large that part is, between 0 and 1; the paper has none."""
+    sets: int = 32
+    """Shapes in a batch."""
+    start_points: int | None = None
+    """Start from this row's finished run with so many points, in the same --out."""
+    start_steps: int = 11_080
+    """How many batches that run had."""
+    training: Training = field(
+        default_factory=lambda: Training(steps=11_080, lr=1e-3, schedule="cosine", evaluations=16)
+    )
+    """How each row is trained: by default on every shape 40 times."""
+    threads: int | None = 1
+    """CPU threads; two runs side by side gain more from two cores than one run does."""
+
+    name: ClassVar[str] = "pointcloud"
+    varied: ClassVar[str] = "points"
+    ROWS: ClassVar[Mapping[str, str]] = {
+        "deepsets-max": "DeepSets w/ max ET",
+        "set-transformer": "Set Transformer (ISAB + PMA)",
+        "set-transformer-pooling": "Set Transformer (ISAB + pooling)",
+        "pointnet++": "PointNet++",
+        "v-dmps": "V-DMPS",
+        "r-dmps": "R-DMPS",
+        "d-dmps-fdc": "D-DMPS w/ FDC",
+        "d-dmps-ldc": "D-DMPS w/ LDC",
+        "d-dmps-ldc-tanh": "D-DMPS w/ LDC, tanh of the logits",
+    }
+    PAPER: ClassVar[Mapping[str, tuple[float, float] | None]] = {
+        "deepsets-max": (0.82, 0.02),
+        "set-transformer": (0.8454, 0.0144),
+        "set-transformer-pooling": None,
+        "pointnet++": None,
+        "v-dmps": (0.8367, 0.0047),
+        "r-dmps": (0.8475, 0.0036),
+        "d-dmps-fdc": (0.8564, 0.0031),
+        "d-dmps-ldc": (0.8571, 0.0062),
+        "d-dmps-ldc-tanh": None,
+    }
+    """With 100 points."""
+    PAPER_1000: ClassVar[Mapping[str, tuple[float, float] | None]] = {
+        "deepsets-max": (0.87, 0.01),
+        "set-transformer": None,
+        "set-transformer-pooling": (0.8915, 0.0144),
+        "pointnet++": (0.907, 0.0),
+        "v-dmps": (0.8751, 0.0029),
+        "r-dmps": (0.8935, 0.0016),
+        "d-dmps-fdc": (0.8783, 0.0032),
+        "d-dmps-ldc": (0.8798, 0.0020),
+        "d-dmps-ldc-tanh": None,
+    }
+    """With 1000 points."""
+    COLUMNS: ClassVar[Mapping[str, str]] = {"class_accuracy": "Mean over classes"}
+
+    def __post_init__(self) -> None:
+        """Refuse absurd values."""
+        super().__post_init__()
+        for name in ("points", "few_points", "sets", "start_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.few_share <= 1:
+            raise ValueError(f"few_share must lie between 0 and 1, got {self.few_share}")
+        if self.start_points is not None and not 1 <= self.start_points < self.points:
+            raise ValueError(f"start_points must lie below points={self.points}, got {self.start_points}")
+
+    @classmethod
+    def paper(cls, row: str, value: Any) -> tuple[float, float] | None:
+        """The paper's number for so many points, if it has one."""
+        return {100: cls.PAPER, 1000: cls.PAPER_1000}[value][row] if value in (100, 1000) else None
+
+    @property
+    def data(self) -> str:
+        """Which data the experiment really uses."""
+        return _shapes().test.name
+
+    @property
+    def start(self) -> PointCloud | None:
+        """The run with fewer points whose weights this one goes on with."""
+        if self.start_points is None:
+            return None
+        training = replace(self.training, steps=self.start_steps)
+        return replace(self, points=self.start_points, start_points=None, training=training)
+
+    def task(self, row: str) -> sw.Classes:
+        """One of the classes."""
+        return sw.Classes()
+
+    def model(self, row: str, seed: int) -> nn.Module:
+        """The appendix's architecture with the row's own blocks, or a published baseline."""
+        model = ARCHITECTURES[row](self.points, len(_shapes().test.classes))
+        return self._started(model, seed)
+
+    def batches(self, seed: int) -> Batches:
+        """Each shape once an epoch; n of its points at random, turned, stretched and normalised."""
+        from setwise.data.pointclouds import augment, normalize
+
+        train = _shapes().train
+
+        def batch(step: int) -> Batch:
+            index = sw.epochs(len(train), self.sets, step, "pointcloud", seed)
+            generator = sw.generator("pointcloud", "train", seed, step)
+            few = step <= self.few_share * self.training.steps
+            n = min(self.few_points, self.points) if few else self.points
+            x = augment(train.sample(index, n, generator), generator, up=train.up)
+            return sw.SetBatch(normalize(x)), train.labels[index]
+
+        return batch
+
+    def validation(self, seed: int) -> list[Batch]:
+        """Training shapes that are set aside, the same points of them for every seed."""
+        return self._fixed(_shapes().validation, "validation")
+
+    def test(self, model: nn.Module, seed: int) -> dict[str, Any]:
+        """Accuracy over shapes and over classes; for a latent graph, what it does and how it looks."""
+        from setwise.train import outputs
+
+        out, y = outputs(model, self._fixed(_shapes().test, "test"))
+        right = sw.Classes().predict(out) == y
+        per_class = [right[y == label].float().mean() for label in y.unique()]
+        scores: dict[str, Any] = dict(sw.Classes().score(out, y))
+        scores["class_accuracy"] = (sum(per_class) / len(per_class)).item()
+        if isinstance(model, sw.DMPS):
+            scores |= self._inside(model)
+        return scores
+
+    @classmethod
+    def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
+        """A few shapes, coloured by the weight of their points for one of them."""
+        shown = [r for r in results if "examples" in r]
+        return {"pointcloud-graph": _graph_figure(shown, cls.ROWS)} if shown else {}
+
+    def _started(self, model: nn.Module, seed: int) -> nn.Module:
+        sw.initialize(model, sw.generator("weights", seed))
+        if isinstance(model, sw.DMPS):
+            first, _ = self.batches(seed)(1)
+            model.initialize_bandwidth(first.x)
+        return model
+
+    def _fixed(self, clouds: PointClouds, purpose: str) -> list[Batch]:
+        """Every shape once, by the same points each time."""
+        import torch
+
+        from setwise.data.pointclouds import normalize
+
+        index = torch.arange(len(clouds)).split(TEST_BATCH)
+        return [
+            (
+                sw.SetBatch(
+                    normalize(clouds.sample(some, self.points, sw.generator("pointcloud", purpose, i)))
+                ),
+                clouds.labels[some],
+            )
+            for i, some in enumerate(index)
+        ]
+
+    def _inside(self, model: sw.DMPS) -> dict[str, Any]:
+        """γ, the mean Dirichlet energy before and after each block, and the weights of a few shapes."""
+        import torch
+
+        from setwise.data.pointclouds import normalize
+        from setwise.train import matched
+
+        model.eval()
+        test = _shapes().test
+        gammas = [b.gamma.value.item() for b in model.blocks if isinstance(b, sw.SetDenoisingBlock)]
+        with torch.no_grad():
+            energies = []
+            for pair in self._fixed(test, "test")[: ENERGY_SHAPES // TEST_BATCH]:
+                batch, _ = matched(pair, model)
+                energies.append(model.dirichlet_energies(batch.x).cpu())
+            found: dict[str, Any] = {"energies": torch.cat(energies).mean(0).tolist()}
+            if gammas:
+                found["gammas"] = gammas
+            if isinstance(model.graph, sw.LatentGraph):
+                index = torch.tensor([_first(test, name) for name in _examples(test)])
+                n = min(self.points, EXAMPLE_POINTS)
+                x = normalize(test.sample(index, n, sw.generator("pointcloud", "examples")))
+                batch, _ = matched((sw.SetBatch(x), index), model)
+                W = model.latent_graph(batch.x)
+                assert isinstance(W, torch.Tensor)
+                found["sigma"] = model.graph.sigma.item()
+                found["examples"] = {
+                    test.classes[int(test.labels[i])]: _example(x[k], W[k].float().cpu(), test.up)
+                    for k, i in enumerate(index)
+                }
+        return found
+
+
+@dataclass(frozen=True)
+class Diffusion(PointCloud):
+    """Accuracy against the diffusion coefficient: from DeepSets (γ = 0) to plain message passing (γ = 1)."""
+
+    gamma: float = 0.5
+    """The diffusion coefficient of all blocks, fixed."""
+    training: Training = field(
+        default_factory=lambda: Training(steps=1_385, lr=1e-3, schedule="cosine", evaluations=5)
+    )
+    """How each value is trained: by default on every shape five times."""
+
+    name: ClassVar[str] = "diffusion"
+    varied: ClassVar[str] = "gamma"
+    ROWS: ClassVar[Mapping[str, str]] = {"d-dmps-fdc": "D-DMPS w/ FDC"}
+    PAPER: ClassVar[Mapping[str, tuple[float, float] | None]] = {"d-dmps-fdc": None}
+
+    def __post_init__(self) -> None:
+        """Refuse absurd values."""
+        super().__post_init__()
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"gamma must lie between 0 and 1, got {self.gamma}")
+
+    @classmethod
+    def paper(cls, row: str, value: Any) -> None:
+        """The paper has a figure and no numbers."""
+
+    def model(self, row: str, seed: int) -> nn.Module:
+        """D-DMPS with this γ."""
+        model = _dmps(len(_shapes().test.classes), block="denoising", gamma=self.gamma)
+        return self._started(model, seed)
+
+    @classmethod
+    def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
+        """Figure 4, accuracy against γ, and what γ does to the Dirichlet energy of the features."""
+        return {"diffusion": _diffusion_figure(results)}
+
+
+class Shapes(NamedTuple):
+    """The parts of the data: shapes to train on, to validate with and to test on."""
+
+    train: PointClouds
+    validation: PointClouds
+    test: PointClouds
+
+
+@cache
+def _shapes() -> Shapes:
+    from setwise.data.modelnet import load_point_clouds
+    from setwise.data.pointclouds import hold_out
+
+    train, test = load_point_clouds()
+    return Shapes(*hold_out(train), test)
+
+
+def _dmps(classes: int, **parts: Any) -> sw.DMPS:
+    """FL(3, 512, tanh) and three SDB(512, 512, 1024, tanh, tanh, tanh, σ, γ) or others; SP(512) is max."""
+    return sw.DMPS.build(3, classes, dim=DIM, hidden=HIDDEN, activation="tanh", pool="max", **parts)
+
+
+def _tanh_of_logits(classes: int) -> sw.DMPS:
+    """To the letter of the appendix, which ends in FL(512, 40, tanh)."""
+    model = _dmps(classes, block="denoising")
+    model.head = sw.Dense(DIM, classes, activation="tanh")
+    return model
+
+
+def _deepsets(classes: int) -> sw.DeepSets:
+    """Zaheer et al.'s for point clouds: three layers of 256 with max ET, a maximum, two with dropout."""
+    from torch import nn
+
+    layers = [sw.EquivariantLayer(dim, 256, pool="max", activation="tanh") for dim in (3, 256, 256)]
+    return sw.DeepSets(
+        encoder=sw.ElementEncoder(nn.Identity()),
+        layers=layers,
+        pool=sw.MaxPool(),
+        head=nn.Sequential(
+            nn.Dropout(0.5),
+            sw.Dense(256, 256, activation="tanh"),
+            nn.Dropout(0.5),
+            sw.Dense(256, classes, activation="identity"),
+        ),
+    )
+
+
+def _set_transformer(classes: int, pool: Any) -> sw.SetTransformer:
+    """Lee et al.'s for point clouds: two ISABs with 16 inducing points, 256 wide, and a pool with dropout."""
+    from torch import nn
+
+    model = sw.SetTransformer.build(3, classes, dim=256, heads=4, depth=2, inducing=16, pool=pool)
+    model.head = nn.Sequential(nn.Dropout(0.5), model.head)
+    return model
+
+
+def _pointnet(points: int, classes: int) -> nn.Module:
+    """Qi et al.'s with one scale; as many centres for n points as it has for 1024."""
+    return sw.PointNetPlusPlus.build(3, classes, centers=(points // 2, points // 8))
+
+
+ARCHITECTURES: Mapping[str, Callable[[int, int], nn.Module]] = {
+    "deepsets-max": lambda points, classes: _deepsets(classes),
+    "set-transformer": lambda points, classes: _set_transformer(classes, "attention"),
+    "set-transformer-pooling": lambda points, classes: _set_transformer(classes, "max"),
+    "pointnet++": _pointnet,
+    "v-dmps": lambda points, classes: _dmps(classes, block="message-passing"),
+    "r-dmps": lambda points, classes: _dmps(classes, block="residual"),
+    "d-dmps-fdc": lambda points, classes: _dmps(classes, block="denoising", gamma=0.5),
+    "d-dmps-ldc": lambda points, classes: _dmps(classes, block="denoising"),
+    "d-dmps-ldc-tanh": lambda points, classes: _tanh_of_logits(classes),
+}
+
+
+def _examples(clouds: PointClouds) -> tuple[str, ...]:
+    """The classes to show, if the data have them, and else the first four."""
+    return EXAMPLES if set(EXAMPLES) <= set(clouds.classes) else clouds.classes[:4]
+
+
+def _first(clouds: PointClouds, name: str) -> int:
+    """The first shape of a class."""
+    return int((clouds.labels == clouds.classes.index(name)).nonzero()[0])
+
+
+def _example(x: Tensor, W: Tensor, up: int) -> dict[str, Any]:
+    """The points of a shape, upright, and what each of them weighs for the farthest one from the centre."""
+    chosen = int(x.norm(dim=-1).argmax())
+    x = x.roll(2 - up, dims=-1)
+    return {
+        "points": [[round(value, 3) for value in point] for point in x.tolist()],
+        "chosen": chosen,
+        "weights": [round(weight, 6) for weight in W[chosen].tolist()],
+    }
+
+
+def _graph_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, str]) -> Figure:
+    """Shapes side by side, a line a row of the table, coloured by weight."""
+    from matplotlib.figure import Figure
+
+    from setwise.plots import weighted_points
+
+    chosen = {
+        row: max((r for r in results if r["row"] == row), key=lambda r: (r["budget"]["steps"], -r["seed"]))
+        for row in rows
+        if any(r["row"] == row for r in results)
+    }
+    names = list(next(iter(chosen.values()))["examples"])
+    figure = Figure(figsize=(2.9 * len(names), 3.0 * len(chosen)), layout="constrained")
+    lines = figure.subfigures(len(chosen), 1, squeeze=False)[:, 0]
+    for line, (row, result) in zip(lines, chosen.items(), strict=True):
+        line.suptitle(rows[row])
+        axes = line.subplots(1, len(names), subplot_kw={"projection": "3d"}, squeeze=False)[0]
+        for ax, name in zip(axes, names, strict=True):
+            example = result["examples"][name]
+            weighted_points(example["points"], example["weights"], chosen=example["chosen"], ax=ax)
+            ax.set_title(name, fontsize=9)
+    return figure
+
+
+def _diffusion_figure(results: Sequence[Mapping[str, Any]]) -> Figure:
+    """Accuracy against γ at the largest budget, and the energy of the features after each block."""
+    from matplotlib.figure import Figure
+
+    from setwise.plots import accuracy_curve
+
+    steps = max(r["budget"]["steps"] for r in results)
+    results = sorted((r for r in results if r["budget"]["steps"] == steps), key=lambda r: r["gamma"])
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    accuracy_curve([(r["gamma"], r["accuracy"]) for r in results], ax=left)
+    left.set(xlabel="diffusion coefficient γ", ylabel="test accuracy")
+    left.set_title(f"{results[0]['config']['points']} points, {steps:,} batches a run")
+    for block in range(len(results[0]["energies"])):
+        label = f"after block {block}" if block else "before the blocks"
+        accuracy_curve([(r["gamma"], r["energies"][block]) for r in results], ax=right, label=label)
+    right.set(xlabel="diffusion coefficient γ", ylabel="mean Dirichlet energy of a shape", yscale="log")
+    right.set_title("Over-smoothing: the energy that is left")
+    right.legend(frameon=False)
+    return figure
