@@ -58,6 +58,25 @@ def set_transformer(**changes: object) -> sw.SetTransformer:
     return sw.SetTransformer.build(DIM, 3, **(arguments | changes))
 
 
+def pointnet(**changes: object) -> nn.Module:
+    """As in use, not in training, where batch norms let sets meet; and with statistics that show."""
+    arguments: dict[str, object] = {
+        "centers": (4, 2),
+        "radius": (1.5, 2.5),
+        "neighbours": (3, 2),
+        "dims": ((5, 6), (6, 7), (7, 8)),
+        "hidden": (6,),
+    }
+    model = sw.PointNetPlusPlus.build(DIM, 3, **(arguments | changes))
+    for layer in model.modules():
+        if isinstance(layer, nn.BatchNorm1d):
+            nn.init.normal_(layer.running_mean, std=0.3)
+            nn.init.uniform_(layer.running_var, 0.5, 2)
+            nn.init.normal_(layer.weight)
+            nn.init.normal_(layer.bias)
+    return model.eval()
+
+
 GRAPHS = [
     Case("latent", graph, "graph"),
     Case("latent-laplace", partial(graph, kernel=sw.laplace_kernel), "graph"),
@@ -82,6 +101,13 @@ GRAPHS = [
 ]
 ENCODERS = [
     Case("mlp", lambda: sw.MLP(DIM, 6, 5, activation="tanh"), "equivariant"),
+    Case(
+        "local-moments",
+        lambda: sw.LocalMoments(
+            sw.MLP(sw.LocalMoments.features(DIM, 2), 5, activation="tanh"), dim=DIM, scales=(0.7, 1.5)
+        ),
+        "equivariant",
+    ),
     Case("element-encoder", lambda: sw.ElementEncoder(convolution()), "equivariant"),
 ]
 LAYERS = [
@@ -106,12 +132,14 @@ POOLS = [
     Case("mean-pool", sw.MeanPool, "invariant"),
     Case("max-pool", sw.MaxPool, "invariant", smooth=False),
     Case("attention-pool", lambda: sw.AttentionPool(DIM, 5), "invariant"),
+    Case("joined-pool", lambda: sw.JoinedPool(sw.MeanPool(), sw.SumPool()), "invariant"),
     Case("pma", lambda: sw.MultiheadAttentionPool(DIM, heads=2), "invariant"),
     Case("pma-seeds", lambda: sw.MultiheadAttentionPool(DIM, seeds=3, heads=2, norm=True), "invariant"),
 ]
 MODELS = [
     Case("v-dmps", partial(dmps, block="message-passing"), "invariant"),
     Case("r-dmps", partial(dmps, block="residual"), "invariant"),
+    Case("contrast", partial(dmps, block="contrast"), "invariant"),
     Case("d-dmps-ldc", partial(dmps, block="denoising"), "invariant"),
     Case("d-dmps-fdc", partial(dmps, block="denoising", gamma=0.5), "invariant"),
     Case("d-dmps-ug", partial(dmps, graph="uniform"), "invariant"),
@@ -141,6 +169,8 @@ BASELINES = [
     Case("set-transformer-isab-pma", partial(set_transformer, inducing=3), "invariant"),
     Case("set-transformer-isab-mean", partial(set_transformer, inducing=3, pool="mean"), "invariant"),
     Case("set-transformer-norm", partial(set_transformer, inducing=3, norm=True), "invariant"),
+    Case("pointnet++", pointnet, "invariant", smooth=False),
+    Case("pointnet++-no-norm", partial(pointnet, norm=False), "invariant", smooth=False),
 ]
 CASES = [*GRAPHS, *ENCODERS, *LAYERS, *POOLS, *MODELS, *COUNTERS, *BASELINES]
 

@@ -33,7 +33,7 @@ _HEADER = re.compile(rb"\s*OFF\s*(\d{1,15})\s+(\d{1,15})\s+\d{1,15}(?!\S)")
 _COMMENT = re.compile(rb"#[^\r\n]*")
 _CACHE_FORMAT = 1  # raise it when the cached arrays change their meaning
 
-Shapes = tuple[Float16[np.ndarray, "shapes points 3"], Int64[np.ndarray, " shapes"]]  # points and labels
+Shapes = tuple[Float16[np.ndarray, "_ _ 3"], Int64[np.ndarray, " _"]]  # the points and the label of each
 
 
 def load_point_clouds(folder: Path | None = None) -> tuple[PointClouds, PointClouds]:
@@ -382,7 +382,7 @@ def _read_cache(path: Path, key: str, classes: tuple[str, ...]) -> tuple[PointCl
 
 
 def _write_cache(path: Path, key: str, train: Shapes, test: Shapes) -> None:
+    (x, y), (x_test, y_test) = train, test
     buffer = io.BytesIO()
-    parts = {"train": train[0], "train_labels": train[1], "test": test[0], "test_labels": test[1]}
-    np.savez(buffer, key=np.array(key), **parts)
+    np.savez(buffer, key=np.array(key), train=x, train_labels=y, test=x_test, test_labels=y_test)
     write_atomically(path, buffer.getvalue())
