@@ -1,5 +1,6 @@
 """Timing two or more functions side by side, so that the machine's mood cancels out of their ratio."""
 
+import itertools
 import platform
 import statistics
 import time
@@ -24,6 +25,16 @@ def side_by_side(functions: Mapping[str, Callable[[], object]], rounds: int) -> 
             if number:  # the first round warms up
                 times[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def peak_megabytes(function: Callable[[], object]) -> float:
+    """The most memory that tensors took at one time while the function ran, beyond what they took before."""
+    function()  # what is made once, such as the state of an optimiser, does not count
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        function()
+    events = [event for event in profile.kineto_results.events() if event.name() == "[memory]"]
+    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    return max(itertools.accumulate(changes), default=0) / 2**20
 
 
 def record(name: str, result: dict[str, Any]) -> None:

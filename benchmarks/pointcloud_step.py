@@ -1,21 +1,18 @@
 """A training step on 1000 points: D-DMPS against a Set Transformer of the same width and depth.
 
 Eight shapes, 512 wide, three layers, float32, with Adam. The Set Transformer has full attention (SAB, eight
-heads, through torch's fused kernel) and the maximum as its pool, as D-DMPS has. Memory is what the process
-grew by at most during three steps, in a fresh process each. A third ratio says what it takes to prepare the
-data: points drawn, turned, stretched and normalised.
+heads, through torch's fused kernel) and the maximum as its pool, as D-DMPS has. Memory is the most that all
+tensors of a step take at a time. A third ratio says what it takes to prepare the data: points drawn, turned,
+stretched and normalised.
 """
 
-import resource
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import torch
 from torch import nn
 
 import setwise as sw
-from benchmarks.measure import record, side_by_side
+from benchmarks.measure import peak_megabytes, record, side_by_side
 from setwise.data.solids import solids
 from setwise.experiments.pointcloud import DIM, HIDDEN
 from setwise.train import Batch
@@ -49,20 +46,6 @@ def example() -> Batch:
     return sw.SetBatch(torch.randn(SETS, POINTS, 3)), torch.randint(0, CLASSES, (SETS,))
 
 
-def peak_megabytes(make: Callable[[], nn.Module]) -> float:
-    """How much a process grows by while it trains."""
-    train = step(make(), example())
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(3):
-        train()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-
-
-def in_fresh_process(make: Callable[[], nn.Module]) -> float:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(peak_megabytes, make).result()
-
-
 def main() -> None:
     from setwise.data.pointclouds import augment, normalize
 
@@ -74,11 +57,9 @@ def main() -> None:
         normalize(augment(clouds.sample(index, POINTS, generator), generator))
 
     batch = example()
-    times = side_by_side(
-        {"dmps": step(dmps(), batch), "transformer": step(set_transformer(), batch), "prepare": prepare},
-        ROUNDS,
-    )
-    memory = {"dmps": in_fresh_process(dmps), "transformer": in_fresh_process(set_transformer)}
+    steps = {"dmps": step(dmps(), batch), "transformer": step(set_transformer(), batch)}
+    times = side_by_side({**steps, "prepare": prepare}, ROUNDS)
+    memory = {name: peak_megabytes(train) for name, train in steps.items()}
     record(
         "pointcloud_step",
         {

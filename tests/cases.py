@@ -43,6 +43,13 @@ def dmps(**changes: object) -> sw.DMPS:
     return sw.DMPS.build(DIM, 3, **(arguments | changes))
 
 
+def contrast() -> sw.DMPS:
+    model = dmps(depth=0, pool=sw.JoinedPool(sw.MeanPool(), sw.SumPool()))
+    model.blocks = nn.ModuleList(sw.SetContrastBlock(6, activation="tanh") for _ in range(2))
+    model.head = sw.Dense(12, 3, activation="identity")
+    return model
+
+
 def distinct(**changes: object) -> nn.Module:
     arguments: dict[str, object] = {"dim": 6, "hidden": (5, 7), "activation": "tanh", "pool": "sum"}
     return sw.DistinctDMPS.build(DIM, 3, **(arguments | changes))
@@ -139,7 +146,7 @@ POOLS = [
 MODELS = [
     Case("v-dmps", partial(dmps, block="message-passing"), "invariant"),
     Case("r-dmps", partial(dmps, block="residual"), "invariant"),
-    Case("contrast", partial(dmps, block="contrast"), "invariant"),
+    Case("contrast", contrast, "invariant"),
     Case("d-dmps-ldc", partial(dmps, block="denoising"), "invariant"),
     Case("d-dmps-fdc", partial(dmps, block="denoising", gamma=0.5), "invariant"),
     Case("d-dmps-ug", partial(dmps, graph="uniform"), "invariant"),

@@ -162,6 +162,36 @@ def test_propagate_matches_plain_loops(gamma: float) -> None:
     assert same(fn.propagate(x, W, gamma), [oracle.blend(x[0].tolist(), messages, gamma)])
 
 
+def test_the_gradient_of_a_diffusion_step_is_that_of_its_formula() -> None:
+    """Also to second order, for a learned and a fixed W, and at both ends of γ."""
+    x, W = points(b=2), torch.rand(2, 6, 6, dtype=torch.float64).softmax(-1)
+    for gamma in (0.0, 0.3, 1.0):
+        inputs = [t.clone().requires_grad_() for t in (x, W, torch.tensor(gamma, dtype=torch.float64))]
+        plain = (1 - inputs[2]) * inputs[0] + inputs[2] * (inputs[1] @ inputs[0])
+        found = fn.propagate(*inputs)
+        assert torch.allclose(found, plain, atol=1e-12)
+        wanted = torch.autograd.grad(plain.square().sum(), inputs)
+        assert all(
+            torch.allclose(a, b, atol=1e-11)
+            for a, b in zip(torch.autograd.grad(found.square().sum(), inputs), wanted, strict=True)
+        )
+        torch.autograd.gradgradcheck(fn.propagate, inputs)
+    x.requires_grad_()
+    (gradient,) = torch.autograd.grad(fn.propagate(x, W, 0.3).sum(), x)
+    assert same(gradient, torch.autograd.grad((0.7 * x + 0.3 * (W @ x)).sum(), x)[0])
+
+
+def test_a_diffusion_step_keeps_no_messages_for_its_gradient() -> None:
+    """Only the features, the graph and γ, which are there anyway."""
+    x, W, gamma = (
+        t.requires_grad_() for t in (points(), torch.rand(1, 6, 6).double(), torch.tensor(0.5).double())
+    )
+    kept: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.data_ptr()) or t, lambda t: t):
+        fn.propagate(x, W, gamma)
+    assert set(kept) <= {t.data_ptr() for t in (x, W, gamma)}
+
+
 def test_propagate_takes_any_operator() -> None:
     class Mean:
         def __matmul__(self, x: Tensor) -> Tensor:

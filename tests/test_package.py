@@ -15,7 +15,7 @@ LAYERS = [
     ["config", "files", "randomness", "functional", "progress"],
     ["sets", "nn.dense", "plots", "data.folders", "data.strokes", "data.download", "data.distortion"],
     ["nn.encoders", "nn.images", "nn.blocks", "nn.pool", "tasks", "data.*"],
-    ["nn.graph", "nn.moments", "nn.pointnet", "data.omniglot", "data.solids"],
+    ["nn.graph", "nn.contrast", "nn.pointnet", "data.omniglot", "data.solids"],
     ["nn.models", "data.modelnet"],
     ["nn.baselines", "nn.distinct"],
     ["train"],

@@ -359,6 +359,15 @@ def test_the_papers_number_depends_on_the_points() -> None:
     assert [line[3] for line in lines] == ["—", "0.8475 ± 0.0036", "0.8935 ± 0.0016"]
 
 
+def test_a_table_counts_what_a_run_went_on_from() -> None:
+    budgets = [{"steps": 1_200, "sets": 30, "seconds": 60.0}, {"steps": 7, "sets": 5, "seconds": 30.0}]
+    result = {"row": "r-dmps", "points": 1000, "accuracy": 0.5, "budget": budgets[1]}
+    _, (line,) = report.table(PointCloud, [result | {"start": {"budget": budgets[0]}}])
+    assert line[-4:] == ["1,200 + 7", "35", "1.5", "1"]
+    _, (line,) = report.table(PointCloud, [result])
+    assert line[-4:] == ["7", "5", "0.5", "1"]
+
+
 def test_the_study_of_gamma(tmp_path: Path) -> None:
     results = [run(tmp_path, "d-dmps-fdc", STUDY.vary(gamma)) for gamma in (1.0, 0.0)]
     assert [r["gammas"] for r in results] == [[1.0] * 3, [0.0] * 3]

@@ -52,6 +52,23 @@ def test_evaluations_are_spread_over_the_steps(steps: int, evaluations: int, int
     assert sw.Training(steps=steps, evaluations=evaluations).interval == interval
 
 
+@pytest.mark.parametrize(("size", "batch"), [(7, 3), (5, 5), (3, 8), (1, 2)])
+def test_epochs_show_everything_once_in_an_order_of_their_own(size: int, batch: int) -> None:
+    stream = torch.cat([sw.epochs(size, batch, step, "x", 0) for step in range(1, 2 * size + 1)])
+    assert len(stream) == 2 * size * batch
+    whole = [epoch.tolist() for epoch in stream.split(size) if len(epoch) == size]
+    assert all(sorted(epoch) == list(range(size)) for epoch in whole)
+    if size > 3:
+        assert len({tuple(epoch) for epoch in whole}) > len(whole) // 2
+    assert torch.equal(sw.epochs(size, batch, 2, "x", 0), stream[batch : 2 * batch])
+
+
+def test_epochs_depend_on_their_purpose_and_need_examples() -> None:
+    assert sw.epochs(50, 50, 1, "x", 0).tolist() != sw.epochs(50, 50, 1, "x", 1).tolist()
+    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
+        sw.epochs(0, 3, 1)
+
+
 def test_generators_depend_on_their_whole_purpose() -> None:
     purposes: list[tuple[Any, ...]] = [("a", 1), ("a", 2), ("b", 1), ("a", "1"), ("a1",), ("a", 1, 0), ()]
     draws = [tuple(torch.randn(3, generator=sw.generator(*p)).tolist()) for p in purposes]

@@ -34,13 +34,8 @@ _HOMES = {
         "SetAttentionBlock",
         "SetTransformer",
     ],
-    "setwise.nn.blocks": [
-        "Gamma",
-        "MessagePassingBlock",
-        "SetContrastBlock",
-        "SetDenoisingBlock",
-        "SetResidualBlock",
-    ],
+    "setwise.nn.blocks": ["Gamma", "MessagePassingBlock", "SetDenoisingBlock", "SetResidualBlock"],
+    "setwise.nn.contrast": ["JoinedPool", "LocalMoments", "SetContrastBlock"],
     "setwise.nn.dense": ["Dense", "Drawn", "initialize"],
     "setwise.nn.encoders": ["MLP", "ElementEncoder"],
     "setwise.nn.distinct": ["DistinctDMPS"],
@@ -54,8 +49,7 @@ _HOMES = {
     "setwise.nn.images": ["ConvPool"],
     "setwise.nn.models": ["DMPS"],
     "setwise.nn.pointnet": ["PointNetPlusPlus", "SetAbstraction", "ball_query", "farthest_points"],
-    "setwise.nn.moments": ["LocalMoments"],
-    "setwise.nn.pool": ["AttentionPool", "JoinedPool", "MaxPool", "MeanPool", "SumPool"],
+    "setwise.nn.pool": ["AttentionPool", "MaxPool", "MeanPool", "SumPool"],
     "setwise.randomness": ["epochs", "generator"],
     "setwise.sets": ["SetBatch", "Shared"],
     "setwise.tasks": ["Binary", "Classes", "Count", "Regression", "RobustCount"],
@@ -90,9 +84,11 @@ if TYPE_CHECKING:
     from setwise.nn.baselines import SetTransformer as SetTransformer
     from setwise.nn.blocks import Gamma as Gamma
     from setwise.nn.blocks import MessagePassingBlock as MessagePassingBlock
-    from setwise.nn.blocks import SetContrastBlock as SetContrastBlock
     from setwise.nn.blocks import SetDenoisingBlock as SetDenoisingBlock
     from setwise.nn.blocks import SetResidualBlock as SetResidualBlock
+    from setwise.nn.contrast import JoinedPool as JoinedPool
+    from setwise.nn.contrast import LocalMoments as LocalMoments
+    from setwise.nn.contrast import SetContrastBlock as SetContrastBlock
     from setwise.nn.dense import Dense as Dense
     from setwise.nn.dense import Drawn as Drawn
     from setwise.nn.dense import initialize as initialize
@@ -106,13 +102,11 @@ if TYPE_CHECKING:
     from setwise.nn.graph import UniformGraph as UniformGraph
     from setwise.nn.images import ConvPool as ConvPool
     from setwise.nn.models import DMPS as DMPS
-    from setwise.nn.moments import LocalMoments as LocalMoments
     from setwise.nn.pointnet import PointNetPlusPlus as PointNetPlusPlus
     from setwise.nn.pointnet import SetAbstraction as SetAbstraction
     from setwise.nn.pointnet import ball_query as ball_query
     from setwise.nn.pointnet import farthest_points as farthest_points
     from setwise.nn.pool import AttentionPool as AttentionPool
-    from setwise.nn.pool import JoinedPool as JoinedPool
     from setwise.nn.pool import MaxPool as MaxPool
     from setwise.nn.pool import MeanPool as MeanPool
     from setwise.nn.pool import SumPool as SumPool

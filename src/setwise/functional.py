@@ -293,6 +293,31 @@ def top_k(W: Float[Tensor, "b n n"], k: int) -> Float[Tensor, "b n n"]:
     return _rows_to_one(W * (W.topk(k, dim=-1).values[..., -1:] <= W))
 
 
+class _Diffusion(torch.autograd.Function):
+    """(1 − γ) X + γ W X in one product, which keeps no W X.
+
+    Automatic differentiation would keep it in each block for the gradient of γ. But that is ⟨G, W X − X⟩ =
+    ⟨Wᵀ G − G, X⟩ for a gradient G, and Wᵀ G has to be found anyway.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, W: Tensor, gamma: Tensor) -> Tensor:
+        return torch.baddbmm((1 - gamma) * x, W, gamma * x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        (x, W, gamma), (grad,) = ctx.saved_tensors, grads
+        change = torch.baddbmm(grad, W.mT, grad, beta=-1)
+        grad_W = gamma * grad @ x.mT if ctx.needs_input_grad[1] else None
+        return grad + gamma * change, grad_W, torch.dot(change.flatten(), x.flatten())
+
+
 def propagate(
     x: Float[Tensor, "b n d"], W: Propagator, gamma: float | Float[Tensor, ""] = 1.0
 ) -> Float[Tensor, "b n d"]:
@@ -303,6 +328,10 @@ def propagate(
     >>> propagate(torch.tensor([[[0.0], [4.0]]]), torch.full((1, 2, 2), 0.5), 0.5).tolist()
     [[[1.0], [3.0]]]
     """
+    if isinstance(W, Tensor) and W.dtype == x.dtype and not torch.is_autocast_enabled(x.device.type):
+        gamma = torch.as_tensor(gamma, dtype=x.dtype, device=x.device)
+        mixed: Tensor = _Diffusion.apply(x, W, gamma)  # type: ignore[no-untyped-call]
+        return mixed
     return torch.lerp(x, (W @ x).to(x.dtype), gamma)
 
 

@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from mpl_toolkits.mplot3d import Axes3D
 from numpy.typing import ArrayLike
 
 
@@ -89,8 +90,8 @@ def latent_graph(
 
 
 def weighted_points(
-    points: ArrayLike, weights: ArrayLike, *, chosen: int | None = None, ax: Axes | None = None
-) -> Axes:
+    points: ArrayLike, weights: ArrayLike, *, chosen: int | None = None, ax: Axes3D | None = None
+) -> Axes3D:
     """Draw points in space, coloured by weight: dark ones are heard most.
 
     Args:
@@ -103,13 +104,13 @@ def weighted_points(
     '3d'
     """
     ax = Figure(layout="constrained").add_subplot(projection="3d") if ax is None else ax
-    x = np.asarray(points)
-    order = np.argsort(np.asarray(weights))  # the heavy ones on top
+    order = np.argsort(weights)  # the heavy ones on top
+    x, y, z = np.asarray(points)[order].T
     color = np.asarray(weights)[order]
-    ax.scatter(*x[order].T, c=color, cmap="viridis_r", s=14, depthshade=False, linewidths=0)
+    ax.scatter(x, y, z, c=color, cmap="viridis_r", s=14, depthshade=False, linewidths=0)
     if chosen is not None:
-        ax.scatter(*x[chosen], marker="*", s=130, color="crimson", depthshade=False)
-    ax.set_box_aspect(np.ptp(x, axis=0) + 1e-6, zoom=1.25)
+        ax.plot(*np.asarray(points)[[chosen]].T, marker="*", markersize=11, color="crimson")
+    ax.set_box_aspect((np.ptp(x) + 1e-6, np.ptp(y) + 1e-6, np.ptp(z) + 1e-6), zoom=1.25)
     ax.set_axis_off()
     return ax
 

@@ -40,9 +40,6 @@ class Experiment(ABC):
     COLUMNS: ClassVar[Mapping[str, str]] = {}
     """More scores to show in the table, with their headings."""
 
-    start: ClassVar[Experiment | None] = None
-    """An experiment whose finished run of the same row and seed a run goes on from; none by default."""
-
     def __post_init__(self) -> None:
         """Refuse absurd values."""
         if self.threads is not None and not 1 <= self.threads <= 1024:
@@ -65,6 +62,11 @@ class Experiment(ABC):
     def paper(cls, row: str, value: Any) -> tuple[float, float] | None:
         """The paper's accuracy of a row and its deviation, at this value of what is varied."""
         return cls.PAPER[row]
+
+    @property
+    def start(self) -> Experiment | None:
+        """The experiment whose finished run of the same row and seed this one goes on from, if any."""
+        return None
 
     @property
     @abstractmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import setwise as sw
@@ -159,9 +160,9 @@ class PointCloud(Experiment):
 
         out, y = outputs(model, self._fixed(_shapes().test, "test"))
         right = sw.Classes().predict(out) == y
-        per_class = [right[y == label].float().mean() for label in y.unique()]
+        per_class = [right[y == label].double().mean().item() for label in y.unique()]
         scores: dict[str, Any] = dict(sw.Classes().score(out, y))
-        scores["class_accuracy"] = (sum(per_class) / len(per_class)).item()
+        scores["class_accuracy"] = fmean(per_class)
         if isinstance(model, sw.DMPS):
             scores |= self._inside(model)
         return scores

@@ -70,7 +70,8 @@ def table(
 ) -> tuple[list[str], list[list[str]]]:
     """Headings and lines: one line for each row, varied value and budget; seeds are averaged.
 
-    The rows come in the paper's order. Numbers are the mean over seeds ± their standard deviation.
+    The rows come in the paper's order. Numbers are the mean over seeds ± their standard deviation. A run that
+    went on from another counts what that one had cost.
     """
     groups: dict[tuple[int, Any, int], list[Mapping[str, Any]]] = {}
     order = list(experiment.ROWS)
@@ -82,7 +83,7 @@ def table(
         "Batches", "Sets", "Minutes", "Seeds",
     ]  # fmt: skip
     lines = []
-    for (_, value, steps), group in sorted(groups.items()):
+    for (_, value, _), group in sorted(groups.items()):
         row = group[0]["row"]
         paper = experiment.paper(row, value)
         lines.append([
@@ -91,12 +92,17 @@ def table(
             _spread([r["accuracy"] for r in group]),
             "—" if paper is None else "{:.4f} ± {:.4f}".format(*paper),
             *(_spread([r[c] for r in group if c in r]) for c in experiment.COLUMNS),
-            f"{steps:,}",
-            f"{group[0]['budget']['sets']:,}",
-            f"{fmean(r['budget']['seconds'] for r in group) / 60:.1f}",
+            " + ".join(f"{budget['steps']:,}" for budget in _budgets(group[0])),
+            f"{sum(budget['sets'] for budget in _budgets(group[0])):,}",
+            f"{fmean(sum(budget['seconds'] for budget in _budgets(r)) for r in group) / 60:.1f}",
             str(len(group)),
         ])  # fmt: skip
     return headings, lines
+
+
+def _budgets(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What a result cost, after what the run cost that it went on from."""
+    return [result["start"]["budget"], result["budget"]] if "start" in result else [result["budget"]]
 
 
 def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

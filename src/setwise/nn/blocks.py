@@ -101,30 +101,3 @@ class SetResidualBlock(nn.Module):
         """One step."""
         out: Tensor = x + self.dense(W @ x)
         return out
-
-
-class SetContrastBlock(nn.Module):
-    """Ours: X + τ([X̂, W X̂ − X̂] H) with X̂ = LayerNorm(X), an element beside what sets it apart.
-
-    A residual block hears only its neighbours, a denoising block mixes them with itself before H can tell the
-    two apart. This one reads both: every γ of a denoising step is one value of H.
-
-    Args:
-        dim: features of an element; they keep their number.
-        activation: τ.
-
-    >>> SetContrastBlock(4)(torch.randn(1, 3, 4), torch.full((1, 3, 3), 1 / 3)).shape
-    torch.Size([1, 3, 4])
-    """
-
-    def __init__(self, dim: int, *, activation: str = "relu") -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(dim)
-        self.dense = Dense(2 * dim, dim, activation=activation)
-
-    def forward(self, x: Float[Tensor, "b n d"], W: Propagator) -> Float[Tensor, "b n d"]:
-        """One step."""
-        y = self.norm(x)
-        heard = (W @ y).to(y.dtype)
-        out: Tensor = x + self.dense(torch.cat([y, heard - y], dim=-1))
-        return out

@@ -8,13 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from setwise.functional import Propagator, dirichlet_energy
-from setwise.nn.blocks import (
-    Gamma,
-    MessagePassingBlock,
-    SetContrastBlock,
-    SetDenoisingBlock,
-    SetResidualBlock,
-)
+from setwise.nn.blocks import Gamma, MessagePassingBlock, SetDenoisingBlock, SetResidualBlock
 from setwise.nn.dense import Dense
 from setwise.nn.encoders import MLP
 from setwise.nn.graph import LatentGraph, UniformGraph
@@ -61,7 +55,7 @@ class DMPS(nn.Module):
         dim: int = 64,
         hidden: tuple[int, ...] = (64, 128),
         depth: int = 3,
-        block: Literal["message-passing", "denoising", "residual", "contrast"] = "denoising",
+        block: Literal["message-passing", "denoising", "residual"] = "denoising",
         gamma: float | Gamma | Sequence[Gamma] | None = None,
         graph: Literal["latent", "uniform"] | nn.Module = "latent",
         pool: Literal["sum", "mean", "max", "attention"] | nn.Module = "mean",
@@ -103,7 +97,6 @@ class DMPS(nn.Module):
                 for g in _one_gamma_a_block(gamma, depth)
             ],
             "residual": lambda: [SetResidualBlock(dim, activation=activation) for _ in range(depth)],
-            "contrast": lambda: [SetContrastBlock(dim, activation=activation) for _ in range(depth)],
         }
         graphs: dict[str, Callable[[], nn.Module]] = {
             "latent": lambda: LatentGraph(dim, hidden, activation=activation),

@@ -218,11 +218,12 @@ class SetAbstraction(nn.Module):
         return centers, fill_padding(out, real), real
 
     def group(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Centres and which are real, the points around each of them and which of those are real."""
+        """Centres and which are real, the points around each and which of those are real: they come first."""
         b, n, _ = x.shape
         if self.centers is None or self.radius is None or self.neighbours is None:
-            index = torch.arange(n, device=x.device).expand(b, 1, -1)
-            inside = torch.ones_like(index, dtype=torch.bool) if mask is None else mask.unsqueeze(1)
+            whole = x.new_ones(b, n, dtype=torch.bool) if mask is None else mask
+            index = whole.int().argsort(1, descending=True).unsqueeze(1)
+            inside = whole.unsqueeze(1).gather(2, index)
             return x.new_zeros(b, 1, 3), inside.any(2), index, inside
         sample, real = farthest_points(x, self.centers, mask)
         centers = fill_padding(x.gather(1, sample.unsqueeze(2).expand(-1, -1, 3)), real)
@@ -234,7 +235,7 @@ class SetAbstraction(nn.Module):
         (b, n, _), (_, m, k) = x.shape, index.shape
         index = index + n * torch.arange(b, device=x.device).view(-1, 1, 1)  # among the points of all sets
         if torch.compiler.is_compiling() and not self.training:
-            # A compiled graph wants to know how many pairs there are: the nearest point, again and again.
+            # A compiled graph wants to know how many pairs there are: the first point, again and again.
             index, inside = torch.where(inside, index, index[..., :1]), torch.ones_like(inside)
             pairs = torch.arange(inside.numel(), device=x.device)
         else:

@@ -1,6 +1,5 @@
 """Pooling ``(x [b, n, d], mask) → [b, d]``: from the elements to the set. An empty set pools to zeros."""
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -11,6 +10,7 @@ from setwise.nn.dense import Dense
 class SumPool(nn.Module):
     """Sum over the elements: grows with the set.
 
+    >>> import torch
     >>> SumPool()(torch.ones(1, 3, 2), torch.tensor([[True, True, False]]))
     tensor([[2., 2.]])
     """
@@ -25,6 +25,7 @@ class SumPool(nn.Module):
 class MeanPool(nn.Module):
     """Mean of the elements.
 
+    >>> import torch
     >>> MeanPool()(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]))
     tensor([[2.]])
     """
@@ -41,6 +42,7 @@ class MeanPool(nn.Module):
 class MaxPool(nn.Module):
     """The largest value of each feature.
 
+    >>> import torch
     >>> MaxPool()(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]))
     tensor([[3.]])
     """
@@ -64,6 +66,7 @@ class AttentionPool(nn.Module):
         dim: features of an element.
         hidden: width of the attention network.
 
+    >>> import torch
     >>> AttentionPool(4)(torch.randn(2, 3, 4)).shape
     torch.Size([2, 4])
     """
@@ -86,26 +89,3 @@ class AttentionPool(nn.Module):
         """Pool."""
         a = self.attention(x, mask).unsqueeze(1)
         return (a @ fill_padding(x, mask)).squeeze(1)
-
-
-class JoinedPool(nn.Module):
-    """What several pools make of a set, side by side.
-
-    Args:
-        *pools: ``(x, mask) → [b, d]``; the result has the features of all of them.
-
-    >>> JoinedPool(MaxPool(), MeanPool())(torch.tensor([[[1.0], [3.0]]]))
-    tensor([[3., 2.]])
-    """
-
-    def __init__(self, *pools: nn.Module) -> None:
-        super().__init__()
-        if not pools:
-            raise ValueError("JoinedPool needs at least one pool, got none")
-        self.pools = nn.ModuleList(pools)
-
-    def forward(
-        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
-    ) -> Float[Tensor, "b o"]:
-        """Pool."""
-        return torch.cat([pool(x, mask) for pool in self.pools], dim=-1)

@@ -1,10 +1,15 @@
-"""What points in space are surrounded by: moments of their neighbours, an encoder before the encoder."""
+"""Parts of our own, which make our model for point clouds: local moments, contrast blocks, joined pools.
+
+Local moments tell what a point in space is surrounded by, before the encoder reads it. A contrast block hears
+the latent graph, and a joined pool looks at a set in more than one way.
+"""
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from setwise.functional import center, fill_padding, rbf_kernel, row_normalize
+from setwise.functional import Propagator, center, fill_padding, rbf_kernel, row_normalize
+from setwise.nn.dense import Dense
 from setwise.sets import Elements, Shared
 
 
@@ -70,3 +75,54 @@ class LocalMoments(nn.Module):
             covariance = square - mean[..., row] * mean[..., column]
             found += [(mean - x) / sigma, covariance / sigma.square()]
         return found
+
+
+class SetContrastBlock(nn.Module):
+    """Ours: X + τ([X̂, W X̂ − X̂] H) with X̂ = LayerNorm(X), an element beside what sets it apart.
+
+    A residual block hears only its neighbours, a denoising block mixes them with itself before H can tell the
+    two apart. This one reads both: every γ of a denoising step is one value of H.
+
+    Args:
+        dim: features of an element; they keep their number.
+        activation: τ.
+
+    >>> SetContrastBlock(4)(torch.randn(1, 3, 4), torch.full((1, 3, 3), 1 / 3)).shape
+    torch.Size([1, 3, 4])
+    """
+
+    def __init__(self, dim: int, *, activation: str = "relu") -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.dense = Dense(2 * dim, dim, activation=activation)
+
+    def forward(self, x: Float[Tensor, "b n d"], W: Propagator) -> Float[Tensor, "b n d"]:
+        """One step."""
+        y = self.norm(x)
+        heard = (W @ y).to(y.dtype)
+        out: Tensor = x + self.dense(torch.cat([y, heard - y], dim=-1))
+        return out
+
+
+class JoinedPool(nn.Module):
+    """What several pools make of a set, side by side.
+
+    Args:
+        *pools: ``(x, mask) → [b, d]``; the result has the features of all of them.
+
+    >>> from setwise.nn.pool import MaxPool, MeanPool
+    >>> JoinedPool(MaxPool(), MeanPool())(torch.tensor([[[1.0], [3.0]]]))
+    tensor([[3., 2.]])
+    """
+
+    def __init__(self, *pools: nn.Module) -> None:
+        super().__init__()
+        if not pools:
+            raise ValueError("JoinedPool needs at least one pool, got none")
+        self.pools = nn.ModuleList(pools)
+
+    def forward(
+        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b o"]:
+        """Pool."""
+        return torch.cat([pool(x, mask) for pool in self.pools], dim=-1)
