@@ -255,6 +255,7 @@ def test_what_is_inside_goes_on_record() -> None:
     with torch.no_grad():
         expected = model.dirichlet_energies(batch.x).mean(0)
     assert scores["energies"] == pytest.approx(expected.tolist())
+    assert scores["energy_left"] == pytest.approx((expected[3] / expected[0]).item())
     assert list(scores["examples"]) == list(SOLIDS.test.classes[:4])
     example = scores["examples"]["capsule"]
     x = torch.tensor(example["points"])
@@ -347,6 +348,26 @@ def test_from_a_run_to_table_and_figure(tmp_path: Path, capsys: pytest.CaptureFi
     assert "stand-in: solids" in capsys.readouterr().out
     main(["figure", "pointcloud", "--results", results, "--out", str(tmp_path / "figures")])
     assert (tmp_path / "figures" / "pointcloud-graph.png").stat().st_size > 10_000
+
+
+def test_the_figure_shows_the_longest_run_of_the_papers_best_row_and_of_ours(tmp_path: Path) -> None:
+    long, short = run(tmp_path), run(tmp_path, experiment=replace(SMALL, training=replace(QUICK, steps=2)))
+    for example in short["examples"].values():
+        example["points"] = [[0.0, 0.0, 0.0]] * 24
+    other = run(tmp_path, "v-dmps")
+    figure = PointCloud.figures([short, long, other])["pointcloud-graph"]
+    (line,) = figure.subfigs
+    assert line.get_suptitle() == "D-DMPS w/ LDC"
+    assert [ax.get_title() for ax in line.axes] == list(SOLIDS.test.classes[:4])
+    cloud, star = line.axes[0].collections[0], line.axes[0].lines[0]
+    example = long["examples"]["box"]
+    assert sorted(cloud.get_array().tolist()) == sorted(example["weights"])
+    assert [float(c[0]) for c in star.get_data_3d()] == example["points"][example["chosen"]]
+    only = PointCloud.figures([other])["pointcloud-graph"]
+    assert [line.get_suptitle() for line in only.subfigs] == ["V-DMPS"]
+    both = PointCloud.figures([run(tmp_path, "contrast"), long])["pointcloud-graph"]
+    assert [line.get_suptitle() for line in both.subfigs] == ["D-DMPS w/ LDC", PointCloud.ROWS["contrast"]]
+    assert PointCloud.figures([run(tmp_path, "deepsets-max")]) == {}
 
 
 def test_the_papers_number_depends_on_the_points() -> None:
