@@ -311,7 +311,7 @@ class TestBatchNorm:
 
     @pytest.mark.parametrize("rows", [0, 1])
     def test_without_a_variance_the_running_statistics_serve(self, rows: int) -> None:
-        norm = BatchNorm(3)
+        norm = BatchNorm(3, eps=0.1)
         scramble(norm)
         before = [buffer.clone() for buffer in norm.buffers()]
         x = torch.randn(rows, 3).double().requires_grad_()
@@ -371,6 +371,9 @@ class TestModel:
         # Per layer of widths i → o: i·o weights, o biases, 2·o for the batch norm.
         assert sum(p.numel() for p in model.parameters()) == 1_475_688
 
+    def test_norms_are_left_out_everywhere(self) -> None:
+        assert not any(isinstance(part, BatchNorm) for part in pointnet(norm=False).modules())
+
     def test_normals_widen_the_first_layer_alone(self) -> None:
         shapes = [p.shape for p in sw.PointNetPlusPlus.build(6, 40).parameters()]
         plain = [p.shape for p in sw.PointNetPlusPlus.build(3, 40).parameters()]
@@ -415,7 +418,7 @@ class TestModel:
         """All of one size for the compiler; but never in training, where the norms would notice."""
         layer = abstraction(radius=1.2)
         if everything:
-            layer = scramble(sw.SetAbstraction(DIM - 3, 6, 5))
+            layer = scramble(sw.SetAbstraction(DIM - 3, 6, 50))
         layer.train(training)
         x, mask = (t.flip(1) for t in padded([6, 3, 1, 0], math.nan))  # the first places are padding
         arguments = x[..., :3].double(), x[..., 3:].double(), mask
@@ -424,6 +427,8 @@ class TestModel:
         expected = layer(*arguments)
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
         found = layer(*arguments)
+        assert all(torch.allclose(a, b) for a, b in zip(found, expected, strict=True))
+        found, expected = (torch.autograd.grad(out[1].sum(), layer.parameters()) for out in (found, expected))
         assert all(torch.allclose(a, b) for a, b in zip(found, expected, strict=True))
         places = 4 * 6 if everything else 4 * 4 * 3
         assert rows[0] < places

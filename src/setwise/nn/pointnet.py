@@ -240,7 +240,7 @@ class SetAbstraction(nn.Module):
             pairs = torch.arange(inside.numel(), device=x.device)
         else:
             pairs = inside.flatten().nonzero().squeeze(1)
-        point, group = index.flatten()[pairs], pairs // max(k, 1)
+        point, group = index.flatten()[pairs], pairs // k
         offset = x.flatten(0, 1).index_select(0, point) - centers.flatten(0, 1).index_select(0, group)
 
         first: NormedLayer = self.layers[0]  # type: ignore[assignment]
