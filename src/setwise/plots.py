@@ -92,25 +92,29 @@ def latent_graph(
 def weighted_points(
     points: ArrayLike, weights: ArrayLike, *, chosen: int | None = None, ax: Axes3D | None = None
 ) -> Axes3D:
-    """Draw points in space, coloured by weight: dark ones are heard most.
+    """Draw points in space, coloured by weight: bright ones are heard most.
 
     Args:
         points: ``[n, 3]``, the last axis upright.
         weights: one a point; the colours span from the least to the largest.
-        chosen: the point that listens, marked with a star.
+        chosen: the point that listens, marked with a star; its own weight is left out of the colours.
         ax: where to draw, an axes with ``projection="3d"``.
 
     >>> weighted_points([[0, 0, 0], [0, 0, 1]], [0.2, 0.8], chosen=0).name
     '3d'
     """
     ax = Figure(layout="constrained").add_subplot(projection="3d") if ax is None else ax
-    order = np.argsort(weights)  # the heavy ones on top
-    x, y, z = np.asarray(points)[order].T
-    color = np.asarray(weights)[order]
-    ax.scatter(x, y, z, c=color, cmap="viridis_r", s=14, depthshade=False, linewidths=0)
+    x, y, z = np.asarray(points, dtype=float).T
+    heard = np.argsort(weights)  # the heavy ones on top
+    heard = heard[heard != chosen]
+    color = np.asarray(weights)[heard]
+    ax.scatter(x[heard], y[heard], z[heard], c=color, cmap="viridis", s=9, depthshade=False, clip_on=False)
     if chosen is not None:
-        ax.plot(*np.asarray(points)[[chosen]].T, marker="*", markersize=11, color="crimson")
-    ax.set_box_aspect((np.ptp(x) + 1e-6, np.ptp(y) + 1e-6, np.ptp(z) + 1e-6), zoom=1.25)
+        star = {"marker": "*", "markersize": 12, "color": "crimson", "clip_on": False}
+        ax.plot(x[[chosen]], y[[chosen]], z[[chosen]], **star)
+    for artist in (*ax.collections, *ax.lines):
+        artist.set_in_layout(False)  # else what sticks out of the box would push the boxes around
+    ax.set_box_aspect((np.ptp(x) + 1e-6, np.ptp(y) + 1e-6, np.ptp(z) + 1e-6), zoom=1.15)
     ax.set_axis_off()
     return ax
 

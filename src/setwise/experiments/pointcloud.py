@@ -219,7 +219,7 @@ class PointCloud(Experiment):
                 found["gammas"] = gammas
             if isinstance(model.graph, sw.LatentGraph):
                 index = torch.tensor([_first(test, name) for name in _examples(test)])
-                n = min(self.points, EXAMPLE_POINTS)
+                n = min(test.points.shape[1], EXAMPLE_POINTS)  # more than in training make a better picture
                 x = normalize(test.sample(index, n, sw.generator("pointcloud", "examples")))
                 batch, _ = matched((sw.SetBatch(x), index), model)
                 W = model.latent_graph(batch.x)
