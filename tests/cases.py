@@ -44,7 +44,13 @@ def dmps(**changes: object) -> sw.DMPS:
 
 
 def contrast() -> sw.DMPS:
-    model = dmps(depth=0, pool=sw.JoinedPool(sw.MeanPool(), sw.SumPool()))
+    moments = sw.MLP(sw.LocalMoments.features(DIM, 1), 6, activation="tanh")
+    model = dmps(
+        depth=0,
+        encoder=sw.LocalMoments(moments, dim=DIM, scales=(0.7,)),
+        graph=sw.LatentGraph(6, (5, 7), activation="tanh", normalize=sw.row_normalize),
+        pool=sw.JoinedPool(sw.MeanPool(), sw.SumPool()),
+    )
     model.blocks = nn.ModuleList(sw.SetContrastBlock(6, activation="tanh") for _ in range(2))
     model.head = sw.Dense(12, 3, activation="identity")
     return model

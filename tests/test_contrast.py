@@ -66,6 +66,14 @@ def test_where_the_cloud_is_changes_only_its_coordinates() -> None:
     assert torch.allclose(encoder(x + 100)[..., 3:], encoder(x)[..., 3:], atol=1e-3)
 
 
+def test_moments_keep_their_digits_under_autocast() -> None:
+    x = torch.nn.functional.normalize(torch.randn(2, 200, 3), dim=-1)
+    encoder = sw.LocalMoments(Verbatim(), scales=(0.1,))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = encoder(x)
+    assert torch.allclose(found, encoder(x), atol=1e-5)
+
+
 def test_scales_are_learned() -> None:
     encoder = sw.LocalMoments(sw.MLP(12, 4, activation="tanh"), scales=(0.5,))
     encoder(torch.randn(2, 9, 3)).square().sum().backward()
@@ -122,3 +130,14 @@ def test_joined_pools_stand_side_by_side() -> None:
     assert torch.equal(pool(x, mask), expected)
     with pytest.raises(ValueError, match="JoinedPool needs at least one pool, got none"):
         sw.JoinedPool()
+
+
+def test_points_are_drawn_with_a_weight_each() -> None:
+    plots = pytest.importorskip("setwise.plots")
+    points, weights = [[0.0, 0.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]], [0.5, 0.2, 0.3]
+    for chosen in (0, -3):
+        ax = plots.weighted_points(points, weights, chosen=chosen)
+        assert ax.collections[0].get_array().tolist() == [0.2, 0.3]
+    assert plots.weighted_points(points, weights).collections[0].get_array().tolist() == [0.2, 0.3, 0.5]
+    with pytest.raises(ValueError, match="weights must be one a point, 3, got 2"):
+        plots.weighted_points(points, weights[:2])

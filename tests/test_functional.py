@@ -192,6 +192,22 @@ def test_a_diffusion_step_keeps_no_messages_for_its_gradient() -> None:
     assert set(kept) <= {t.data_ptr() for t in (x, W, gamma)}
 
 
+def test_a_graph_that_all_sets_share_propagates_as_well() -> None:
+    x, W = points(b=3), torch.rand(1, 6, 6, dtype=torch.float64).softmax(-1)
+    expected = 0.5 * x + 0.5 * (W @ x)
+    assert same(fn.propagate(x, W, 0.5), expected)
+    assert same(fn.propagate(x, W[0], 0.5), expected)
+
+
+def test_a_diffusion_step_can_be_differentiated_under_autocast() -> None:
+    x, W, gamma = points().float(), torch.rand(1, 6, 6).softmax(-1), torch.tensor(0.5, requires_grad=True)
+    loss = fn.propagate(x, W, gamma).square().sum()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        (found,) = torch.autograd.grad(loss, gamma)
+    plain = ((1 - gamma) * x + gamma * (W @ x)).square().sum()
+    assert torch.allclose(found, torch.autograd.grad(plain, gamma)[0], rtol=1e-4)
+
+
 def test_propagate_takes_any_operator() -> None:
     class Mean:
         def __matmul__(self, x: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """The point cloud experiment: rows, batches, test scores, going on with more points, table and figures."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,14 @@ import torch
 
 import setwise as sw
 from setwise.cli import main
+from setwise.data import modelnet
 from setwise.data.pointclouds import PointClouds, hold_out, normalize
 from setwise.data.solids import solids
 from setwise.experiments import pointcloud, report, runner
 from setwise.experiments.pointcloud import ARCHITECTURES, Diffusion, PointCloud, Shapes
 from tests.test_pointclouds import REAL
 
+load_shapes = pointcloud._shapes.__wrapped__
 QUICK = sw.Training(steps=3, evaluations=1, schedule="cosine")
 SMALL = PointCloud(points=24, few_points=12, few_share=0.4, sets=5, start_steps=3, training=QUICK)
 STUDY = Diffusion(points=16, few_points=8, sets=5, training=QUICK)
@@ -48,7 +51,7 @@ def test_rows_come_in_the_papers_order_with_its_numbers() -> None:
     ]  # fmt: skip
     with_1000 = [paper for row in PointCloud.ROWS if (paper := PointCloud.paper(row, 1000))]
     assert with_1000 == [
-        (0.87, 0.01), (0.8915, 0.0144), (0.907, 0.0), (0.8751, 0.0029), (0.8935, 0.0016), (0.8783, 0.0032),
+        (0.87, 0.01), (0.8915, 0.0144), (0.907, None), (0.8751, 0.0029), (0.8935, 0.0016), (0.8783, 0.0032),
         (0.8798, 0.0020),
     ]  # fmt: skip
     assert PointCloud.paper("v-dmps", 500) is None
@@ -211,12 +214,39 @@ def test_validation_and_test_shapes_are_seen_whole_and_unmoved() -> None:
     assert torch.equal(SMALL.validation(0)[0][0].x, SMALL.validation(1)[0][0].x)
 
 
-def test_no_shape_is_in_two_parts() -> None:
-    parts = [
-        {tuple(cloud[0].tolist()) for cloud in part.points} for part in (SOLIDS.train, SOLIDS.validation)
-    ]
-    assert (len(parts[0]), len(parts[1])) == (90, 10)
-    assert not parts[0] & parts[1]
+def test_validation_shapes_come_out_of_the_training_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, test = solids(10, 64, seed=0), solids(2, 64, seed=1)
+    monkeypatch.setattr(modelnet, "load_point_clouds", lambda: (train, test))
+    found = load_shapes()
+    kept, aside, whole = (
+        {tuple(cloud[0].tolist()) for cloud in part.points} for part in (found.train, found.validation, train)
+    )
+    assert (len(kept), len(aside)) == (90, 10)
+    assert not kept & aside
+    assert kept | aside == whole
+    assert found.test is test
+
+
+def test_our_row_is_the_documented_one() -> None:
+    model = SMALL.model("contrast", 0)
+    assert isinstance(model, sw.DMPS)
+    assert isinstance(model.encoder, sw.LocalMoments)
+    assert model.encoder.log_scales.exp().tolist() == pytest.approx([0.1, 0.2, 0.4])
+    read = [(d.linear.in_features, d.linear.out_features, d.activation) for d in model.encoder.network.layers]
+    assert read == [(30, 256, "gelu"), (256, 256, "gelu")]
+    embed = [(d.linear.in_features, d.linear.out_features, d.activation) for d in model.graph.embed.layers]
+    assert embed == [(256, 256, "tanh")] * 2
+    assert model.graph.normalize is sw.row_normalize
+    assert [type(block) for block in model.blocks] == [sw.SetContrastBlock] * 3
+    assert {block.dense.activation for block in model.blocks} == {"gelu"}
+    assert [type(pool) for pool in model.pool.pools] == [sw.MaxPool, sw.MeanPool]
+    norm, layer, dropout, last = model.head
+    assert (norm.normalized_shape, dropout.p) == ((512,), 0.3)
+    assert (layer.linear.in_features, layer.linear.out_features, layer.activation) == (512, 256, "gelu")
+    assert (last.linear.in_features, last.linear.out_features, last.activation) == (256, 10, "identity")
+    smoothing = {row: SMALL.task(row).label_smoothing for row in PointCloud.ROWS}
+    assert {row for row, value in smoothing.items() if value} == {"contrast"}
+    assert smoothing["contrast"] == 0.1
 
 
 # Test scores
@@ -251,11 +281,12 @@ def test_what_is_inside_goes_on_record() -> None:
     scores = SMALL.test(model, 0)
     assert scores["gammas"] == [0.5] * 3
     assert scores["sigma"] == pytest.approx(model.graph.sigma.item())
-    batch = SMALL._fixed(SOLIDS.test, "test")[0][0]
+    batch = SMALL._fixed(SOLIDS.test, "roughness")[0][0]
     with torch.no_grad():
-        expected = model.dirichlet_energies(batch.x).mean(0)
-    assert scores["energies"] == pytest.approx(expected.tolist())
-    assert scores["energy_left"] == pytest.approx((expected[3] / expected[0]).item())
+        steps, W = model.trajectory(batch.x)
+        expected = [(sw.dirichlet_energy(x, W) / (x**2).sum((1, 2))).mean().item() for x in steps]
+    assert scores["roughness"] == pytest.approx(expected)
+    assert scores["roughness_left"] == scores["roughness"][3]
     assert list(scores["examples"]) == list(SOLIDS.test.classes[:4])
     example = scores["examples"]["capsule"]
     x = torch.tensor(example["points"])
@@ -287,6 +318,7 @@ def test_a_run_goes_on_from_one_with_fewer_points(tmp_path: Path) -> None:
     result = run(tmp_path, experiment=more)
     assert result["start"]["budget"] == first["budget"]
     assert result["start"]["accuracy"] == first["accuracy"]
+    assert result["start"]["config"] == first["config"]
     assert result["budget"]["steps"] == 1
     folder = tmp_path / "runs" / "pointcloud" / "d-dmps-ldc"
     before, after = (
@@ -302,11 +334,21 @@ def test_there_must_be_something_to_go_on_from(tmp_path: Path) -> None:
         FileNotFoundError, match=r"points-24_steps-3_seed-0 holds no finished run to start from"
     ):
         run(tmp_path, experiment=more)
+    run(tmp_path)
+    run(tmp_path, experiment=more)  # what failed has left nothing behind
     run(tmp_path, "v-dmps")
     folder = tmp_path / "runs" / "pointcloud"
     (folder / "v-dmps").rename(folder / "deepsets-max")
-    with pytest.raises(ValueError, match="seed-0 holds a run of another model"):
+    with pytest.raises(ValueError, match=r"seed-0 holds a run of another model than this row's$"):
         run(tmp_path, "deepsets-max", more)
+
+
+def test_other_data_are_not_gone_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(tmp_path)
+    other = Shapes(*SOLIDS[:2], replace(SOLIDS.test, name="other"))
+    monkeypatch.setattr(pointcloud, "_shapes", lambda: other)
+    with pytest.raises(ValueError, match="holds a run on 'stand-in: solids', expected one on 'other'"):
+        run(tmp_path, experiment=replace(SMALL, points=40, start_points=24))
 
 
 @pytest.mark.parametrize(
@@ -317,7 +359,8 @@ def test_there_must_be_something_to_go_on_from(tmp_path: Path) -> None:
         ({"few_share": 1.5}, "few_share must lie between 0 and 1, got 1.5"),
         ({"sets": 0}, "sets must be at least 1, got 0"),
         ({"start_steps": 0}, "start_steps must be at least 1, got 0"),
-        ({"start_points": 100}, "start_points must lie below points=100, got 100"),
+        ({"start_points": 100}, "start_points must lie between 1 and 99, below points, got 100"),
+        ({"start_points": 0}, "start_points must lie between 1 and 99, below points, got 0"),
     ],
 )
 def test_absurd_configurations(changes: dict[str, Any], message: str) -> None:
@@ -326,6 +369,8 @@ def test_absurd_configurations(changes: dict[str, Any], message: str) -> None:
 
 
 def test_gamma_must_be_a_share() -> None:
+    with pytest.raises(ValueError, match="start_points belongs to pointcloud, got 20 with diffusion"):
+        Diffusion(start_points=20)
     with pytest.raises(ValueError, match=r"gamma must lie between 0 and 1, got 1\.5"):
         Diffusion().vary("1.5")
 
@@ -386,8 +431,27 @@ def test_a_table_counts_what_a_run_went_on_from() -> None:
     result = {"row": "r-dmps", "points": 1000, "accuracy": 0.5, "budget": budgets[1]}
     _, (line,) = report.table(PointCloud, [result | {"start": {"budget": budgets[0]}}])
     assert line[-4:] == ["1,200 + 7", "35", "1.5", "1"]
-    _, (line,) = report.table(PointCloud, [result])
-    assert line[-4:] == ["7", "5", "0.5", "1"]
+    twice = {"start": {"budget": budgets[0], "start": {"budget": budgets[1]}}}
+    _, (line,) = report.table(PointCloud, [result | twice])
+    assert line[-4:] == ["7 + 1,200 + 7", "40", "2.0", "1"]
+    _, lines = report.table(PointCloud, [result, result | {"start": {"budget": budgets[0]}}])
+    assert [line[-4:] for line in lines] == [["7", "5", "0.5", "1"], ["1,200 + 7", "35", "1.5", "1"]]
+
+
+@pytest.mark.parametrize(
+    ("start", "fault"),
+    [
+        (None, "start must be an object, got None"),
+        ({}, "budget must be an object, got None"),
+        ({"budget": {"steps": 1, "sets": 2}}, "seconds must be a number, got None"),
+    ],
+)
+def test_what_a_run_went_on_from_must_be_readable(tmp_path: Path, start: Any, fault: str) -> None:
+    result = run(tmp_path, "deepsets-max") | {"start": start}
+    (path,) = (tmp_path / "results" / "pointcloud").iterdir()
+    path.write_text(json.dumps(result))
+    with pytest.raises(ValueError, match=f"is not a result of pointcloud: {fault}"):
+        report.load_results(tmp_path / "results", PointCloud)
 
 
 def test_the_study_of_gamma(tmp_path: Path) -> None:
@@ -398,8 +462,7 @@ def test_the_study_of_gamma(tmp_path: Path) -> None:
     assert left.lines[0].get_xdata().tolist() == [0.0, 1.0]
     assert left.lines[0].get_ydata().tolist() == [results[1]["accuracy"], results[0]["accuracy"]]
     assert [line.get_label() for line in right.lines][:2] == ["before the blocks", "after block 1"]
-    assert right.lines[3].get_ydata().tolist() == [results[1]["energies"][3], results[0]["energies"][3]]
-    assert right.get_yscale() == "log"
+    assert right.lines[3].get_ydata().tolist() == [results[1]["roughness"][3], results[0]["roughness"][3]]
 
 
 @pytest.mark.realdata

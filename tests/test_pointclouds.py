@@ -638,7 +638,7 @@ def write_meshes(folder: Path, meshes: dict[str, str] = MESHES) -> None:
 def test_meshes(folder: Path) -> None:
     write_meshes(folder)
     train, test = load_meshes(points=50)
-    assert train.name == test.name == "modelnet40: meshes"
+    assert train.name == test.name == "meshes: 3 + 2 shapes of 2 classes"
     assert train.classes == test.classes == ("ball", "bottle")
     assert (train.labels.tolist(), test.labels.tolist()) == ([0, 1, 1], [0, 1])
     assert train.labels.dtype == torch.int64
@@ -655,7 +655,7 @@ def test_meshes(folder: Path) -> None:
 def test_meshes_are_found(folder: Path) -> None:
     write_meshes(folder / "ModelNet40")
     train, _ = load_point_clouds()
-    assert (train.name, train.points.shape) == ("modelnet40: meshes", (3, 2048, 3))
+    assert train.points.shape == (3, 2048, 3)
     shutil.rmtree(folder / "ModelNet40")
     write_meshes(folder)
     assert torch.equal(load_point_clouds(folder)[0].points, train.points)
@@ -1192,3 +1192,23 @@ def test_modelnet() -> None:
     rest, aside = hold_out(train)
     assert len(rest) + len(aside) == 9843
     assert (aside.labels.bincount(minlength=40) / train.labels.bincount()).sub(0.1).abs().max() < 0.01
+
+
+def test_absurd_augmentations_are_refused() -> None:
+    x, generator = torch.randn(2, 5, 3), torch.Generator()
+    with pytest.raises(ValueError, match="up must be 0, 1 or 2, got 5"):
+        augment(x, generator, up=5)
+    for stretch in ((0.0, 1.0), (2.0, 1.0), (1.0, math.inf)):
+        with pytest.raises(ValueError, match="stretch must be two positive factors in order, got"):
+            augment(x, generator, stretch=stretch)
+
+
+def test_only_all_of_modelnet40_is_called_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_meshes(folder)
+    monkeypatch.setattr(module, "SHAPES", {"train": 3, "test": 2})
+    monkeypatch.setattr(module, "CLASSES", 2)
+    assert load_meshes(points=5)[0].name == "modelnet40: meshes"
+    for name, value in (("CLASSES", 3), ("SHAPES", {"train": 4, "test": 2})):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, value)
+            assert load_meshes(points=5)[0].name == "meshes: 3 + 2 shapes of 2 classes"

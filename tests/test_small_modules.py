@@ -65,8 +65,9 @@ def test_epochs_show_everything_once_in_an_order_of_their_own(size: int, batch: 
 
 def test_epochs_depend_on_their_purpose_and_need_examples() -> None:
     assert sw.epochs(50, 50, 1, "x", 0).tolist() != sw.epochs(50, 50, 1, "x", 1).tolist()
-    with pytest.raises(ValueError, match="size must be at least 1, got 0"):
-        sw.epochs(0, 3, 1)
+    for arguments, name in (((0, 3, 1), "size"), ((3, 0, 1), "batch"), ((3, 3, 0), "step")):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+            sw.epochs(*arguments)
 
 
 def test_generators_depend_on_their_whole_purpose() -> None:

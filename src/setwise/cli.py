@@ -41,7 +41,8 @@ def run(
         experiment: What to run.
         row: Rows to run ('setwise rows EXPERIMENT' lists them); all of them unless given.
         seeds: Seeds to run each row with.
-        sweep: Values of what the experiment varies (rho for gaussian, split for counting), one run each.
+        sweep: Values of what the experiment varies (rho for gaussian, split for counting, points for
+            pointcloud, gamma for diffusion), one run each.
         resume: Continue interrupted runs, skip finished ones.
         out: Where configuration, metrics and checkpoint of each run go.
         results: Where the results go on record, a JSON file a run.

@@ -311,11 +311,14 @@ class _Diffusion(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         (x, W, gamma), (grad,) = ctx.saved_tensors, grads
-        change = torch.baddbmm(grad, W.mT, grad, beta=-1)
-        grad_W = gamma * grad @ x.mT if ctx.needs_input_grad[1] else None
-        return grad + gamma * change, grad_W, torch.dot(change.flatten(), x.flatten())
+        _, graph, coefficient = ctx.needs_input_grad
+        with torch.autocast(x.device.type, enabled=False):
+            change = torch.baddbmm(grad, W.mT, grad, beta=-1)
+            grad_W = gamma * grad @ x.mT if graph else None
+            grad_gamma = torch.dot(change.flatten(), x.flatten()) if coefficient else None
+            return grad + gamma * change, grad_W, grad_gamma
 
 
 def propagate(
@@ -328,7 +331,8 @@ def propagate(
     >>> propagate(torch.tensor([[[0.0], [4.0]]]), torch.full((1, 2, 2), 0.5), 0.5).tolist()
     [[[1.0], [3.0]]]
     """
-    if isinstance(W, Tensor) and W.dtype == x.dtype and not torch.is_autocast_enabled(x.device.type):
+    alike = isinstance(W, Tensor) and (W.dtype, W.shape[:-1]) == (x.dtype, x.shape[:-1])
+    if alike and not torch.is_autocast_enabled(x.device.type):
         gamma = torch.as_tensor(gamma, dtype=x.dtype, device=x.device)
         mixed: Tensor = _Diffusion.apply(x, W, gamma)  # type: ignore[no-untyped-call]
         return mixed

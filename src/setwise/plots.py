@@ -105,8 +105,11 @@ def weighted_points(
     """
     ax = Figure(layout="constrained").add_subplot(projection="3d") if ax is None else ax
     x, y, z = np.asarray(points, dtype=float).T
+    if len(x) != len(np.asarray(weights)):
+        raise ValueError(f"weights must be one a point, {len(x)}, got {len(np.asarray(weights))}")
     heard = np.argsort(weights)  # the heavy ones on top
-    heard = heard[heard != chosen]
+    if chosen is not None:
+        heard = heard[heard != range(len(x))[chosen]]
     color = np.asarray(weights)[heard]
     ax.scatter(x[heard], y[heard], z[heard], c=color, cmap="viridis", s=9, depthshade=False, clip_on=False)
     if chosen is not None:

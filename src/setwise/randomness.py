@@ -39,8 +39,9 @@ def epochs(size: int, batch: int, step: int, *purpose: SupportsIndex | str) -> I
     >>> torch.cat([epochs(6, 4, step, "train", 0) for step in (1, 2, 3)]).bincount()
     tensor([2, 2, 2, 2, 2, 2])
     """
-    if size < 1:
-        raise ValueError(f"size must be at least 1, got {size}")
+    for name, number in (("size", size), ("batch", batch), ("step", step)):
+        if number < 1:
+            raise ValueError(f"{name} must be at least 1, got {number}")
     place = torch.arange((step - 1) * batch, step * batch)
     first, last = int(place[0]) // size, int(place[-1]) // size
     orders = [

@@ -23,6 +23,7 @@ from setwise.progress import Bar
 from setwise.randomness import generator
 
 SHAPES = {"train": 9_843, "test": 2_468}  # in the two parts of all that is public
+CLASSES = 40
 POINTS = 2048  # of each shape in the public HDF5 files
 HDF5 = "https://shapenet.cs.stanford.edu/media/modelnet40_ply_hdf5_2048.zip"
 MESHES = "https://modelnet.cs.princeton.edu"
@@ -96,7 +97,7 @@ def load_meshes(folder: Path | None = None, *, points: int = POINTS) -> tuple[Po
         _write_cache(cached, key, train, test)
     except OSError as error:
         warnings.warn(f"meshes will be sampled anew each time, as {cached} fails: {error}", stacklevel=2)
-    return _point_clouds("modelnet40: meshes", train, test, classes)
+    return _point_clouds(_mesh_name(train, test, classes), train, test, classes)
 
 
 def upright_axis(
@@ -284,6 +285,14 @@ def _visible(folder: Path, pattern: str) -> list[Path]:
     return sorted(path for path in folder.glob(pattern) if not path.name.startswith((".", "__")))
 
 
+def _mesh_name(train: Shapes, test: Shapes, classes: tuple[str, ...]) -> str:
+    """What the meshes are: all of ModelNet40, or how many of what."""
+    counts = {"train": len(train[1]), "test": len(test[1])}
+    if counts == SHAPES and len(classes) == CLASSES:
+        return "modelnet40: meshes"
+    return f"meshes: {counts['train']} + {counts['test']} shapes of {len(classes)} classes"
+
+
 def _sample_all(meshes: list[tuple[Path, int]], points: int) -> Shapes:
     sampled = np.empty((len(meshes), points, 3), np.float16)
     with Bar("sampling meshes", "") as bar:
@@ -376,7 +385,7 @@ def _read_cache(path: Path, key: str, classes: tuple[str, ...]) -> tuple[PointCl
             if str(arrays["key"]) != key:
                 return None
             train, test = ((arrays[part], arrays[f"{part}_labels"]) for part in SHAPES)
-            return _point_clouds("modelnet40: meshes", train, test, classes)
+            return _point_clouds(_mesh_name(train, test, classes), train, test, classes)
     except Exception:  # missing, cut short or overwritten: whatever it is, it can be made again
         return None
 

@@ -130,13 +130,24 @@ def augment(
         angle: at most so far, to either side, in radians.
         stretch: the least and the largest factor of an axis.
     """
-    b = len(x)
-    turn = angle * (2 * torch.rand(b, generator=generator) - 1)
-    rotation = torch.eye(3, dtype=x.dtype).repeat(b, 1, 1)
-    ahead, aside = (up + 1) % 3, (up + 2) % 3
-    rotation[:, ahead, ahead] = rotation[:, aside, aside] = turn.cos()
-    rotation[:, ahead, aside] = turn.sin()
-    rotation[:, aside, ahead] = -turn.sin()
+    if up not in (0, 1, 2):
+        raise ValueError(f"up must be 0, 1 or 2, got {up}")
     low, high = stretch
-    factors = low + (high - low) * torch.rand(b, 1, 3, generator=generator)
-    return (x @ rotation) * factors.to(x.dtype)
+    if not 0 < low <= high < math.inf:
+        raise ValueError(f"stretch must be two positive factors in order, got {stretch}")
+    turn = angle * (2 * torch.rand(len(x), generator=generator) - 1)
+    factors = low + (high - low) * torch.rand(len(x), 1, 3, generator=generator)
+    return (x @ rotations(turn, (up + 1) % 3, (up + 2) % 3).to(x.dtype)) * factors.to(x.dtype)
+
+
+def rotations(angle: Float[Tensor, " b"], i: int, j: int) -> Float[Tensor, "b 3 3"]:
+    """Matrices that turn row vectors in the plane of axes i and j, from i towards j.
+
+    >>> rotations(torch.tensor([math.pi / 2]), 0, 1)[0, 0].round().tolist()
+    [-0.0, 1.0, 0.0]
+    """
+    matrix = torch.eye(3).repeat(len(angle), 1, 1)
+    matrix[:, i, i] = matrix[:, j, j] = angle.cos()
+    matrix[:, i, j] = angle.sin()
+    matrix[:, j, i] = -angle.sin()
+    return matrix

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from setwise.data.pointclouds import PointClouds, normalize
+from setwise.data.pointclouds import PointClouds, normalize, rotations
 from setwise.randomness import generator
 
 ROUND = 32  # corners of a circle
@@ -131,13 +131,4 @@ def _pose(shapes: int, random: torch.Generator) -> Float[Tensor, "{shapes} 3 3"]
     """Rotations by any angle about the upright axis, then by a small one about an axis that lies."""
     turn = 2 * math.pi * torch.rand(shapes, generator=random)
     tilt = TILT * torch.randn(shapes, generator=random)
-    return _rotation(turn, 0, 1) @ _rotation(tilt, 1, 2)
-
-
-def _rotation(angle: Float[Tensor, " shapes"], i: int, j: int) -> Float[Tensor, "shapes 3 3"]:
-    """Rotations in the plane of axes i and j."""
-    rotation = torch.eye(3).repeat(len(angle), 1, 1)
-    rotation[:, i, i] = rotation[:, j, j] = angle.cos()
-    rotation[:, i, j] = angle.sin()
-    rotation[:, j, i] = -angle.sin()
-    return rotation
+    return rotations(turn, 0, 1) @ rotations(tilt, 1, 2)

@@ -35,7 +35,7 @@ class Experiment(ABC):
     """The field whose values the table keeps apart: what the paper varies, or a protocol."""
     ROWS: ClassVar[Mapping[str, str]]
     """The rows of its table: names for the command line, and as the paper prints them."""
-    PAPER: ClassVar[Mapping[str, tuple[float, float] | None]]
+    PAPER: ClassVar[Mapping[str, tuple[float, float | None] | None]]
     """The paper's own accuracies and their deviations, by row; none where it prints no number."""
     COLUMNS: ClassVar[Mapping[str, str]] = {}
     """More scores to show in the table, with their headings."""
@@ -59,7 +59,7 @@ class Experiment(ABC):
         return replace(self, **changes)
 
     @classmethod
-    def paper(cls, row: str, value: Any) -> tuple[float, float] | None:
+    def paper(cls, row: str, value: Any) -> tuple[float, float | None] | None:
         """The paper's accuracy of a row and its deviation, at this value of what is varied."""
         return cls.PAPER[row]
 

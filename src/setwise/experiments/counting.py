@@ -67,7 +67,7 @@ class Counting(Experiment):
         "distinct": "Distinct DMPS (ours)",
         "distinct-huber": "Distinct DMPS, Huber's loss (ours)",
     }
-    PAPER: ClassVar[Mapping[str, tuple[float, float] | None]] = {
+    PAPER: ClassVar[Mapping[str, tuple[float, float | None] | None]] = {
         "deepsets-mean": (0.4617, 0.0076),
         "deepsets-max": (0.4359, 0.0077),
         "set-transformer": (0.6037, 0.0075),

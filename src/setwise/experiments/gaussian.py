@@ -46,7 +46,7 @@ class Gaussian(Experiment):
     name: ClassVar[str] = "gaussian"
     varied: ClassVar[str] = "rho"
     ROWS: ClassVar[Mapping[str, str]] = {"deepsets": "DeepSets (W = I)", "v-dmps": "V-DMPS"}
-    PAPER: ClassVar[Mapping[str, tuple[float, float] | None]] = {"deepsets": None, "v-dmps": None}
+    PAPER: ClassVar[Mapping[str, tuple[float, float | None] | None]] = {"deepsets": None, "v-dmps": None}
     COLUMNS: ClassVar[Mapping[str, str]] = {
         "bayes_accuracy": "Bayes limit",
         "kernel_contrast": "Kernel contrast",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DIM, HIDDEN = 512, (512, 1024)
 TEST_BATCH = 100
-ENERGY_SHAPES = 200
+ROUGHNESS_SHAPES = 200
 EXAMPLES = ("airplane", "chair", "lamp", "guitar")
 EXAMPLE_POINTS = 256
 SHOWN = ("d-dmps-ldc", "contrast")
@@ -69,7 +69,7 @@ class PointCloud(Experiment):
         "d-dmps-ldc-tanh": "D-DMPS w/ LDC, tanh of the logits",
         "contrast": "Contrast DMPS, local moments (ours)",
     }
-    PAPER: ClassVar[Mapping[str, tuple[float, float] | None]] = {
+    PAPER: ClassVar[Mapping[str, tuple[float, float | None] | None]] = {
         "deepsets-max": (0.82, 0.02),
         "set-transformer": (0.8454, 0.0144),
         "set-transformer-pooling": None,
@@ -82,11 +82,11 @@ class PointCloud(Experiment):
         "contrast": None,
     }
     """With 100 points."""
-    PAPER_1000: ClassVar[Mapping[str, tuple[float, float] | None]] = {
+    PAPER_1000: ClassVar[Mapping[str, tuple[float, float | None] | None]] = {
         "deepsets-max": (0.87, 0.01),
         "set-transformer": None,
         "set-transformer-pooling": (0.8915, 0.0144),
-        "pointnet++": (0.907, 0.0),
+        "pointnet++": (0.907, None),
         "v-dmps": (0.8751, 0.0029),
         "r-dmps": (0.8935, 0.0016),
         "d-dmps-fdc": (0.8783, 0.0032),
@@ -106,10 +106,11 @@ class PointCloud(Experiment):
         if not 0 <= self.few_share <= 1:
             raise ValueError(f"few_share must lie between 0 and 1, got {self.few_share}")
         if self.start_points is not None and not 1 <= self.start_points < self.points:
-            raise ValueError(f"start_points must lie below points={self.points}, got {self.start_points}")
+            expected = f"between 1 and {self.points - 1}, below points"
+            raise ValueError(f"start_points must lie {expected}, got {self.start_points}")
 
     @classmethod
-    def paper(cls, row: str, value: Any) -> tuple[float, float] | None:
+    def paper(cls, row: str, value: Any) -> tuple[float, float | None] | None:
         """The paper's number for so many points, if it has one."""
         return {100: cls.PAPER, 1000: cls.PAPER_1000}[value][row] if value in (100, 1000) else None
 
@@ -199,7 +200,7 @@ class PointCloud(Experiment):
         ]
 
     def _inside(self, model: sw.DMPS) -> dict[str, Any]:
-        """γ, the mean Dirichlet energy before and after each block, and the weights of a few shapes."""
+        """γ, how rough the features are before and after each block, and the weights of a few shapes."""
         import torch
 
         from setwise.data.pointclouds import normalize
@@ -209,12 +210,13 @@ class PointCloud(Experiment):
         test = _shapes().test
         gammas = [b.gamma.value.item() for b in model.blocks if isinstance(b, sw.SetDenoisingBlock)]
         with torch.no_grad():
-            energies = []
-            for pair in self._fixed(test, "test")[: ENERGY_SHAPES // TEST_BATCH]:
+            some = test.subset(torch.arange(len(test))[:: max(len(test) // ROUGHNESS_SHAPES, 1)])
+            values = []
+            for pair in self._fixed(some, "roughness"):
                 batch, _ = matched(pair, model)
-                energies.append(model.dirichlet_energies(batch.x).cpu())
-            mean = torch.cat(energies).mean(0).tolist()
-            found: dict[str, Any] = {"energies": mean, "energy_left": mean[-1] / mean[0]}
+                values.append(_roughness(model, batch.elements).cpu())
+            mean = torch.cat(values).mean(0).tolist()
+            found: dict[str, Any] = {"roughness": mean, "roughness_left": mean[-1]}
             if gammas:
                 found["gammas"] = gammas
             if isinstance(model.graph, sw.LatentGraph):
@@ -246,14 +248,16 @@ class Diffusion(PointCloud):
     name: ClassVar[str] = "diffusion"
     varied: ClassVar[str] = "gamma"
     ROWS: ClassVar[Mapping[str, str]] = {"d-dmps-fdc": "D-DMPS w/ FDC"}
-    PAPER: ClassVar[Mapping[str, tuple[float, float] | None]] = {"d-dmps-fdc": None}
-    COLUMNS: ClassVar[Mapping[str, str]] = {"energy_left": "Energy left"}
+    PAPER: ClassVar[Mapping[str, tuple[float, float | None] | None]] = {"d-dmps-fdc": None}
+    COLUMNS: ClassVar[Mapping[str, str]] = {"roughness_left": "Roughness left"}
 
     def __post_init__(self) -> None:
         """Refuse absurd values."""
         super().__post_init__()
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma must lie between 0 and 1, got {self.gamma}")
+        if self.start_points is not None:
+            raise ValueError(f"start_points belongs to pointcloud, got {self.start_points} with diffusion")
 
     @classmethod
     def paper(cls, row: str, value: Any) -> None:
@@ -266,7 +270,7 @@ class Diffusion(PointCloud):
 
     @classmethod
     def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
-        """Figure 4, accuracy against γ, and what γ does to the Dirichlet energy of the features."""
+        """Figure 4, accuracy against γ, and what γ does to the roughness of the features."""
         return {"diffusion": _diffusion_figure(results)}
 
 
@@ -347,10 +351,10 @@ def _set_transformer(classes: int, pool: Any) -> sw.SetTransformer:
 
 
 def _pointnet(points: int, classes: int) -> nn.Module:
-    """Qi et al.'s with one scale; as many centres for n points as it has for 1024."""
+    """Qi et al.'s with one scale; the same share of the points are centres as of 1024."""
     wider = (1024 / points) ** 0.5  # a ball holds as many points of a surface as it does there
     return sw.PointNetPlusPlus.build(
-        3, classes, centers=(points // 2, points // 8), radius=(0.2 * wider, 0.4 * wider)
+        3, classes, centers=(max(points // 2, 1), max(points // 8, 1)), radius=(0.2 * wider, 0.4 * wider)
     )
 
 
@@ -366,6 +370,18 @@ ARCHITECTURES: Mapping[str, Callable[[int, int], nn.Module]] = {
     "d-dmps-ldc-tanh": lambda points, classes: _tanh_of_logits(classes),
     "contrast": lambda points, classes: _contrast(classes),
 }
+
+
+def _roughness(model: sw.DMPS, x: Tensor) -> Tensor:
+    """Dirichlet energy over the squared length of all features, E / Σ_i ‖x_i‖², at each step of each set.
+
+    The energy alone grows with the features, which training makes larger; this is the same for X and 2X. It
+    is zero where all elements have become alike.
+    """
+    import torch
+
+    steps, W = model.trajectory(x)
+    return torch.stack([sw.dirichlet_energy(f, W) / f.square().sum((1, 2)) for f in steps], dim=-1)
 
 
 def _examples(clouds: PointClouds) -> tuple[str, ...]:
@@ -414,7 +430,7 @@ def _graph_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, str])
 
 
 def _diffusion_figure(results: Sequence[Mapping[str, Any]]) -> Figure:
-    """Accuracy against γ at the largest budget, and the energy of the features after each block."""
+    """Accuracy against γ at the largest budget, and how rough the features are after each block."""
     from matplotlib.figure import Figure
 
     from setwise.plots import accuracy_curve
@@ -426,10 +442,10 @@ def _diffusion_figure(results: Sequence[Mapping[str, Any]]) -> Figure:
     accuracy_curve([(r["gamma"], r["accuracy"]) for r in results], ax=left)
     left.set(xlabel="diffusion coefficient γ", ylabel="test accuracy")
     left.set_title(f"{results[0]['config']['points']} points, {steps:,} batches a run")
-    for block in range(len(results[0]["energies"])):
+    for block in range(len(results[0]["roughness"])):
         label = f"after block {block}" if block else "before the blocks"
-        accuracy_curve([(r["gamma"], r["energies"][block]) for r in results], ax=right, label=label)
-    right.set(xlabel="diffusion coefficient γ", ylabel="mean Dirichlet energy of a shape", yscale="log")
-    right.set_title("Over-smoothing: the energy that is left")
+        accuracy_curve([(r["gamma"], r["roughness"][block]) for r in results], ax=right, label=label)
+    right.set(xlabel="diffusion coefficient γ", ylabel="Dirichlet energy / squared length", ylim=(0, None))
+    right.set_title("Over-smoothing: how rough the features are")
     right.legend(frameon=False)
     return figure

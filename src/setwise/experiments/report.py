@@ -39,7 +39,6 @@ def _fault(result: Any, experiment: type[Experiment]) -> str | None:
     """What is wrong with a result, if anything."""
     if not isinstance(result, dict):
         return "it is not an object"
-    budget = result.get("budget")
     numbers = {key: result.get(key) for key in ("accuracy", "seed")}
     default, value = getattr(experiment(), experiment.varied), result.get(experiment.varied)
     if isinstance(default, str):
@@ -48,14 +47,11 @@ def _fault(result: Any, experiment: type[Experiment]) -> str | None:
     else:
         numbers[experiment.varied] = value
     numbers |= {key: result[key] for key in experiment.COLUMNS if key in result}
-    numbers |= (
-        {key: budget.get(key) for key in ("steps", "sets", "seconds")} if isinstance(budget, dict) else {}
-    )
     for key, value in numbers.items():
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            return f"{key} must be a number, got {value!r}"
-    if not isinstance(budget, dict):
-        return f"budget must be an object, got {budget!r}"
+        if fault := _no_number(key, value):
+            return fault
+    if fault := _budget_fault(result):
+        return fault
     if result.get("experiment") != experiment.name:
         return f"its experiment is {result.get('experiment')!r}"
     if not isinstance(result.get("data"), str):
@@ -63,6 +59,27 @@ def _fault(result: Any, experiment: type[Experiment]) -> str | None:
     if result.get("row") not in experiment.ROWS:
         return f"row must be one of {', '.join(experiment.ROWS)}, got {result.get('row')!r}"
     return None
+
+
+def _no_number(key: str, value: Any) -> str | None:
+    if isinstance(value, int | float) and math.isfinite(value):
+        return None
+    return f"{key} must be a number, got {value!r}"
+
+
+def _budget_fault(result: Mapping[str, Any]) -> str | None:
+    """What is wrong with the budget of a result, or of one that it went on from."""
+    budget = result.get("budget")
+    if not isinstance(budget, dict):
+        return f"budget must be an object, got {budget!r}"
+    for key in ("steps", "sets", "seconds"):
+        if fault := _no_number(key, budget.get(key)):
+            return fault
+    if "start" not in result:
+        return None
+    if not isinstance(result["start"], dict):
+        return f"start must be an object, got {result['start']!r}"
+    return _budget_fault(result["start"])
 
 
 def table(
@@ -73,10 +90,10 @@ def table(
     The rows come in the paper's order. Numbers are the mean over seeds ± their standard deviation. A run that
     went on from another counts what that one had cost.
     """
-    groups: dict[tuple[int, Any, int], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[int, Any, tuple[int, ...]], list[Mapping[str, Any]]] = {}
     order = list(experiment.ROWS)
     for r in results:
-        key = (order.index(r["row"]), r[experiment.varied], r["budget"]["steps"])
+        key = (order.index(r["row"]), r[experiment.varied], tuple(b["steps"] for b in _budgets(r)))
         groups.setdefault(key, []).append(r)
     headings = [
         "Row", experiment.varied, "Test accuracy", "Paper", *experiment.COLUMNS.values(),
@@ -90,7 +107,7 @@ def table(
             experiment.ROWS[row],
             value if isinstance(value, str) else f"{value:g}",
             _spread([r["accuracy"] for r in group]),
-            "—" if paper is None else "{:.4f} ± {:.4f}".format(*paper),
+            _published(paper),
             *(_spread([r[c] for r in group if c in r]) for c in experiment.COLUMNS),
             " + ".join(f"{budget['steps']:,}" for budget in _budgets(group[0])),
             f"{sum(budget['sets'] for budget in _budgets(group[0])):,}",
@@ -100,9 +117,17 @@ def table(
     return headings, lines
 
 
+def _published(paper: tuple[float, float | None] | None) -> str:
+    """A number of the paper with its deviation, as far as it has them."""
+    if paper is None:
+        return "—"
+    mean, deviation = paper
+    return f"{mean:.4f}" if deviation is None else f"{mean:.4f} ± {deviation:.4f}"
+
+
 def _budgets(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What a result cost, after what the run cost that it went on from."""
-    return [result["start"]["budget"], result["budget"]] if "start" in result else [result["budget"]]
+    """What a result cost, after what the runs cost that it went on from."""
+    return [*(_budgets(result["start"]) if "start" in result else []), result["budget"]]
 
 
 def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -47,6 +47,8 @@ def run(
     config = asdict(experiment)
     _refuse_other(record, experiment, "--results")
     start = None if experiment.start is None else _folder(out, experiment.start, row, seed)
+    if start is not None:
+        _finished(start, experiment)
     with locked(folder):
         return _run(experiment, row, seed, config, folder, record, start=start, resume=resume, show=show)
 
@@ -80,7 +82,7 @@ def _run(
         torch.set_num_threads(experiment.threads)
     torch.manual_seed(seed)
     model, task = experiment.model(row, seed), experiment.task(row)
-    before = {} if start is None else {"start": _take_over(model, start)}
+    before = {} if start is None else {"start": _take_over(model, start, experiment)}
     history = fit(
         model,
         task,
@@ -124,16 +126,25 @@ def _run(
     return result
 
 
-def _take_over(model: torch.nn.Module, folder: Path) -> dict[str, Any]:
-    """Give the model the weights of a finished run; returns what they cost, for the record."""
+def _finished(folder: Path, experiment: Experiment) -> dict[str, Any]:
+    """The result of a run to go on from."""
     if not (folder / "result.json").exists():
         raise FileNotFoundError(f"{folder} holds no finished run to start from: make that one first")
-    result = read_json(folder / "result.json")
+    result: dict[str, Any] = read_json(folder / "result.json")
+    if result["data"] != experiment.data:
+        raise ValueError(f"{folder} holds a run on {result['data']!r}, expected one on {experiment.data!r}")
+    return result
+
+
+def _take_over(model: torch.nn.Module, folder: Path, experiment: Experiment) -> dict[str, Any]:
+    """Give the model the weights of a finished run; returns what is to be known of it, for the record."""
+    result = _finished(folder, experiment)
     try:
         model.load_state_dict(load_checkpoint(folder / CHECKPOINT)["model"])
     except RuntimeError as error:
-        raise ValueError(f"{folder} holds a run of another model: {error}") from error
-    return {name: result[name] for name in ("accuracy", "budget", "revision", "data")}
+        raise ValueError(f"{folder} holds a run of another model than this row's") from error
+    kept = ("accuracy", "config", "budget", "start", "revision", "data")
+    return {name: result[name] for name in kept if name in result}
 
 
 def title(experiment: Experiment, row: str, seed: int) -> str:

@@ -60,20 +60,22 @@ class LocalMoments(nn.Module):
         if x.shape[2:] != (self.dim,):
             raise ValueError(f"points must be [sets, points, {self.dim}], got {list(x.shape)}")
         x = fill_padding(x, mask)
-        out: Tensor = self.network(torch.cat([x, *self.moments(x, mask)], dim=-1), mask)
+        moments = torch.cat(self.moments(x, mask), dim=-1).to(x.dtype)
+        out: Tensor = self.network(torch.cat([x, moments], dim=-1), mask)
         return out
 
     def moments(self, x: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         """(μ − x) / σ and the upper triangle of Σ / σ², for one σ after the other."""
-        x = center(x, mask)
         row, column = torch.triu_indices(self.dim, self.dim, device=x.device)
-        known = torch.cat([x, x[..., row] * x[..., column]], dim=-1)
         found = []
-        for sigma in self.log_scales.exp():
-            W = row_normalize(rbf_kernel(x, sigma), mask).to(x.dtype)
-            mean, square = (W @ known).split([self.dim, len(row)], dim=-1)
-            covariance = square - mean[..., row] * mean[..., column]
-            found += [(mean - x) / sigma, covariance / sigma.square()]
+        with torch.autocast(x.device.type, enabled=False):  # differences of like numbers need their digits
+            x = center(x.to(torch.promote_types(x.dtype, torch.float32)), mask)
+            known = torch.cat([x, x[..., row] * x[..., column]], dim=-1)
+            for sigma in self.log_scales.to(x.dtype).exp():
+                W = row_normalize(rbf_kernel(x, sigma), mask)
+                mean, square = (W @ known).split([self.dim, len(row)], dim=-1)
+                covariance = square - mean[..., row] * mean[..., column]
+                found += [(mean - x) / sigma, covariance / sigma.square()]
         return found
 
 

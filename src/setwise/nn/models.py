@@ -131,13 +131,17 @@ class DMPS(nn.Module):
 
         Over-smoothing shows as a fall towards zero, where all elements have become alike.
         """
+        steps, W = self.trajectory(x, mask)
+        return torch.stack([dirichlet_energy(features, W) for features in steps], dim=-1)
+
+    def trajectory(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> tuple[list[Tensor], Tensor]:
+        """The features before the first block and after each one, and the graph W."""
         features: Tensor = self.encoder(x, mask)
-        W = self.graph(features, mask)
-        energies = [dirichlet_energy(features, W)]
+        W: Tensor = self.graph(features, mask)
+        steps = [features]
         for block in self.blocks:
-            features = block(features, W)
-            energies.append(dirichlet_energy(features, W))
-        return torch.stack(energies, dim=-1)
+            steps.append(block(steps[-1], W))
+        return steps, W
 
     @torch.no_grad()
     def initialize_bandwidth(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> "DMPS":

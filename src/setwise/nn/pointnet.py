@@ -27,7 +27,7 @@ def farthest_points(
 ) -> tuple[Int[Tensor, "b m"], Bool[Tensor, "b m"]]:
     """Farthest point sampling: i_1 = argmax_j ‖x_j − mean‖, then i_t = argmax_j min_{s<t} ‖x_j − x_{i_s}‖.
 
-    No point is taken twice; m points or more give back the whole set. The published code starts with the
+    No point is taken twice; A set of m points or fewer comes back whole. The published code starts with the
     first point it is given, others with a random one; here the sample is one of the set, in whatever order.
 
     Args:
