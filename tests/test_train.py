@@ -536,3 +536,28 @@ def test_elements_that_are_numbers_of_things_stay_whole() -> None:
 
     pair = sw.SetBatch(torch.tensor([[0, 1], [2, 4]])), torch.tensor([0, 1])
     assert outputs(Embedding(), [pair])[0].shape == (2, 1)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_underflows_is_zero_in_training_and_testing_only(before: bool) -> None:
+    def underflows() -> bool:
+        return (torch.tensor([1e-40]) * 1).item() == 0
+
+    seen: list[bool] = []
+
+    class Watched(nn.Linear):
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            seen.append(underflows())
+            return super().forward(x).sum(1)
+
+    if not torch.set_flush_denormal(before):
+        pytest.skip("this processor cannot")
+    try:
+        model = Watched(3, 1)
+        batch = sw.SetBatch(torch.randn(4, 2, 3)), torch.tensor([0, 1, 0, 1])
+        sw.fit(model, sw.Binary(), lambda step: batch, sw.Training(steps=2, evaluations=1))
+        sw.evaluate(model, sw.Binary(), [batch])
+        assert seen == [True] * 3
+        assert underflows() == before
+    finally:
+        torch.set_flush_denormal(False)

@@ -84,7 +84,7 @@ class _ScaledSquaredDistances(torch.autograd.Function):
     @staticmethod
     def forward(z: Tensor, scale: Tensor) -> Tensor:
         norms = torch.linalg.vector_norm(z, dim=-1, keepdim=True).square()
-        return torch.baddbmm(norms + norms.mT, z, z.mT, alpha=-2).relu_().mul_(scale)
+        return (norms + norms.mT).baddbmm_(z, z.mT, alpha=-2).relu_().mul_(scale)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -95,7 +95,7 @@ class _ScaledSquaredDistances(torch.autograd.Function):
         z, scale = ctx.saved_tensors
         with torch.autocast(z.device.type, enabled=False):
             S = grads[0] + grads[0].mT
-            grad = torch.baddbmm(S.sum(-1, keepdim=True) * z, S, z, alpha=-1)  # ∂z / 2a
+            grad = (S.sum(-1, keepdim=True) * z).baddbmm_(S, z, alpha=-1)  # ∂z / 2a
             return grad * (2 * scale), torch.dot(grad.flatten(), z.flatten())
 
 
@@ -294,7 +294,7 @@ def top_k(W: Float[Tensor, "b n n"], k: int) -> Float[Tensor, "b n n"]:
 
 
 class _Diffusion(torch.autograd.Function):
-    """(1 − γ) X + γ W X in one product, which keeps no W X.
+    """(1 − γ) X + γ W X, which keeps no W X.
 
     Automatic differentiation would keep it in each block for the gradient of γ. But that is ⟨G, W X − X⟩ =
     ⟨Wᵀ G − G, X⟩ for a gradient G, and Wᵀ G has to be found anyway.
@@ -304,7 +304,7 @@ class _Diffusion(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, W: Tensor, gamma: Tensor) -> Tensor:
-        return torch.baddbmm((1 - gamma) * x, W, gamma * x)
+        return (W @ x).lerp_(x, 1 - gamma)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
@@ -315,10 +315,10 @@ class _Diffusion(torch.autograd.Function):
         (x, W, gamma), (grad,) = ctx.saved_tensors, grads
         _, graph, coefficient = ctx.needs_input_grad
         with torch.autocast(x.device.type, enabled=False):
-            change = torch.baddbmm(grad, W.mT, grad, beta=-1)
+            heard = W.mT @ grad
             grad_W = gamma * grad @ x.mT if graph else None
-            grad_gamma = torch.dot(change.flatten(), x.flatten()) if coefficient else None
-            return grad + gamma * change, grad_W, grad_gamma
+            grad_gamma = torch.dot((heard - grad).flatten(), x.flatten()) if coefficient else None
+            return torch.lerp(grad, heard, gamma), grad_W, grad_gamma
 
 
 def propagate(
