@@ -84,7 +84,8 @@ class _ScaledSquaredDistances(torch.autograd.Function):
     @staticmethod
     def forward(z: Tensor, scale: Tensor) -> Tensor:
         norms = torch.linalg.vector_norm(z, dim=-1, keepdim=True).square()
-        return (norms + norms.mT).baddbmm_(z, z.mT, alpha=-2).relu_().mul_(scale)
+        distances: Tensor = (norms + norms.mT).baddbmm_(z, z.mT, alpha=-2)
+        return distances.relu_().mul_(scale)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
