@@ -17,7 +17,7 @@ from setwise.data.solids import solids
 from setwise.experiments.pointcloud import DIM, HIDDEN
 from setwise.train import Batch
 
-SETS, POINTS, DEPTH, CLASSES, ROUNDS = 8, 1000, 3, 40, 8
+SETS, POINTS, DEPTH, CLASSES, ROUNDS = 8, 1000, 3, 40, 12
 
 
 def dmps(first: Batch) -> nn.Module:
