@@ -84,8 +84,7 @@ class _ScaledSquaredDistances(torch.autograd.Function):
     @staticmethod
     def forward(z: Tensor, scale: Tensor) -> Tensor:
         norms = torch.linalg.vector_norm(z, dim=-1, keepdim=True).square()
-        distances: Tensor = (norms + norms.mT).baddbmm_(z, z.mT, alpha=-2)
-        return distances.relu_().mul_(scale)
+        return torch.baddbmm(norms + norms.mT, z, z.mT, alpha=-2).relu_().mul_(scale)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -96,7 +95,7 @@ class _ScaledSquaredDistances(torch.autograd.Function):
         z, scale = ctx.saved_tensors
         with torch.autocast(z.device.type, enabled=False):
             S = grads[0] + grads[0].mT
-            grad = (S.sum(-1, keepdim=True) * z).baddbmm_(S, z, alpha=-1)  # ∂z / 2a
+            grad = torch.baddbmm(S.sum(-1, keepdim=True) * z, S, z, alpha=-1)  # ∂z / 2a
             return grad * (2 * scale), torch.dot(grad.flatten(), z.flatten())
 
 
