@@ -304,7 +304,7 @@ class _Diffusion(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, W: Tensor, gamma: Tensor) -> Tensor:
-        return (W @ x).lerp_(x, 1 - gamma)
+        return torch.lerp(x, W @ x, gamma)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
