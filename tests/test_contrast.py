@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import setwise as sw
+from setwise import plots
 
 
 class Verbatim(nn.Module):
@@ -133,7 +134,6 @@ def test_joined_pools_stand_side_by_side() -> None:
 
 
 def test_points_are_drawn_with_a_weight_each() -> None:
-    plots = pytest.importorskip("setwise.plots")
     points, weights = [[0.0, 0.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]], [0.5, 0.2, 0.3]
     for chosen in (0, -3):
         ax = plots.weighted_points(points, weights, chosen=chosen)
