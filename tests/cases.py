@@ -71,6 +71,11 @@ def set_transformer(**changes: object) -> sw.SetTransformer:
     return sw.SetTransformer.build(DIM, 3, **(arguments | changes))
 
 
+def pooled(**changes: object) -> sw.PooledMIL:
+    arguments: dict[str, object] = {"dim": 6, "hidden": 5, "activation": "tanh"}
+    return sw.PooledMIL.build(DIM, 3, **(arguments | changes))
+
+
 def pointnet(**changes: object) -> nn.Module:
     """As in use, not in training, where batch norms let sets meet; and with statistics that show."""
     arguments: dict[str, object] = {
@@ -122,6 +127,11 @@ ENCODERS = [
         "equivariant",
     ),
     Case("element-encoder", lambda: sw.ElementEncoder(convolution()), "equivariant"),
+    Case(
+        "standardized",
+        lambda: sw.ElementEncoder(sw.Standardize(torch.linspace(-1, 1, DIM), torch.linspace(0, 2, DIM))),
+        "equivariant",
+    ),
 ]
 LAYERS = [
     Case("mean-et", lambda: sw.EquivariantLayer(DIM, 5, pool="mean", activation="tanh"), "equivariant"),
@@ -145,6 +155,7 @@ POOLS = [
     Case("mean-pool", sw.MeanPool, "invariant"),
     Case("max-pool", sw.MaxPool, "invariant", smooth=False),
     Case("attention-pool", lambda: sw.AttentionPool(DIM, 5), "invariant"),
+    Case("gated-attention-pool", lambda: sw.GatedAttentionPool(DIM, 5), "invariant"),
     Case("joined-pool", lambda: sw.JoinedPool(sw.MeanPool(), sw.SumPool()), "invariant"),
     Case("pma", lambda: sw.MultiheadAttentionPool(DIM, heads=2), "invariant"),
     Case("pma-seeds", lambda: sw.MultiheadAttentionPool(DIM, seeds=3, heads=2, norm=True), "invariant"),
@@ -182,6 +193,10 @@ BASELINES = [
     Case("set-transformer-isab-pma", partial(set_transformer, inducing=3), "invariant"),
     Case("set-transformer-isab-mean", partial(set_transformer, inducing=3, pool="mean"), "invariant"),
     Case("set-transformer-norm", partial(set_transformer, inducing=3, norm=True), "invariant"),
+    Case("attention-mil", partial(pooled, pool="attention"), "invariant"),
+    Case("gated-mil", partial(pooled, pool="gated"), "invariant"),
+    Case("mean-mil", partial(pooled, pool="mean"), "invariant"),
+    Case("max-mil", partial(pooled, pool="max"), "invariant", smooth=False),
     Case("pointnet++", pointnet, "invariant", smooth=False),
     Case("pointnet++-no-norm", partial(pointnet, norm=False), "invariant", smooth=False),
 ]

@@ -37,7 +37,7 @@ _HOMES = {
     "setwise.nn.blocks": ["Gamma", "MessagePassingBlock", "SetDenoisingBlock", "SetResidualBlock"],
     "setwise.nn.contrast": ["JoinedPool", "LocalMoments", "SetContrastBlock"],
     "setwise.nn.dense": ["Dense", "Drawn", "initialize"],
-    "setwise.nn.encoders": ["MLP", "ElementEncoder"],
+    "setwise.nn.encoders": ["MLP", "ElementEncoder", "Standardize"],
     "setwise.nn.distinct": ["DistinctDMPS"],
     "setwise.nn.graph": [
         "GivenGraph",
@@ -47,6 +47,7 @@ _HOMES = {
         "UniformGraph",
     ],
     "setwise.nn.images": ["ConvPool"],
+    "setwise.nn.mil": ["GatedAttentionPool", "PooledMIL"],
     "setwise.nn.models": ["DMPS"],
     "setwise.nn.pointnet": ["PointNetPlusPlus", "SetAbstraction", "ball_query", "farthest_points"],
     "setwise.nn.pool": ["AttentionPool", "MaxPool", "MeanPool", "SumPool"],
@@ -95,12 +96,15 @@ if TYPE_CHECKING:
     from setwise.nn.distinct import DistinctDMPS as DistinctDMPS
     from setwise.nn.encoders import MLP as MLP
     from setwise.nn.encoders import ElementEncoder as ElementEncoder
+    from setwise.nn.encoders import Standardize as Standardize
     from setwise.nn.graph import GivenGraph as GivenGraph
     from setwise.nn.graph import IdentityGraph as IdentityGraph
     from setwise.nn.graph import LatentGraph as LatentGraph
     from setwise.nn.graph import SparseGraph as SparseGraph
     from setwise.nn.graph import UniformGraph as UniformGraph
     from setwise.nn.images import ConvPool as ConvPool
+    from setwise.nn.mil import GatedAttentionPool as GatedAttentionPool
+    from setwise.nn.mil import PooledMIL as PooledMIL
     from setwise.nn.models import DMPS as DMPS
     from setwise.nn.pointnet import PointNetPlusPlus as PointNetPlusPlus
     from setwise.nn.pointnet import SetAbstraction as SetAbstraction

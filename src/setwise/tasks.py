@@ -37,6 +37,22 @@ def _share(hits: Tensor) -> float:
     return hits.double().mean().item()
 
 
+def roc_auc(scores: Float[Tensor, " b"], y: Shaped[Tensor, " b"]) -> float:
+    """Area under the ROC curve: how often class 1 scores higher than class 0; a tie counts half.
+
+    >>> roc_auc(torch.tensor([0.1, 0.4, 0.4, 0.9]), torch.tensor([0, 0, 1, 1]))
+    0.875
+    """
+    hits = y == 1
+    ones, zeros = int(hits.sum()), int((~hits).sum())
+    if not ones or not zeros:
+        raise ValueError(f"the ROC curve needs both classes, got {zeros} of class 0 and {ones} of class 1")
+    _, place, count = scores.unique(return_inverse=True, return_counts=True)
+    rank = (count.cumsum(0) - (count - 1) / 2)[place].double()  # equal scores share their mean rank
+    below = rank[hits].sum().item() - ones * (ones + 1) / 2
+    return float(below / (ones * zeros))
+
+
 def _check_targets(out: Tensor, y: Tensor) -> None:
     """Shapes that do not fit would be broadcast, and the loss be wrong without a word."""
     if y.shape != out.shape[:1]:
@@ -73,8 +89,11 @@ class Binary:
         return torch.cat([1 - p, p], dim=-1)
 
     def score(self, out: Float[Tensor, "b 1"], y: Shaped[Tensor, " b"]) -> dict[str, float]:
-        """Accuracy."""
-        return {"loss": self.loss(out, y).item(), "accuracy": _share(self.predict(out) == y)}
+        """Accuracy and, where both classes occur, the area under the ROC curve."""
+        scores = {"loss": self.loss(out, y).item(), "accuracy": _share(self.predict(out) == y)}
+        if 0 < y.sum() < len(y):
+            scores["auc"] = roc_auc(out.squeeze(-1), y)
+        return scores
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ Importing an experiment loads no torch: its class is also its command line, whos
 from setwise.experiments.base import Experiment
 from setwise.experiments.counting import Counting
 from setwise.experiments.gaussian import Gaussian
+from setwise.experiments.histology import Histology
 from setwise.experiments.pointcloud import Diffusion, PointCloud
 
 EXPERIMENTS: dict[str, type[Experiment]] = {
-    experiment.name: experiment for experiment in (Gaussian, Counting, PointCloud, Diffusion)
+    experiment.name: experiment for experiment in (Gaussian, Counting, PointCloud, Diffusion, Histology)
 }

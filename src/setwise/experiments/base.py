@@ -63,6 +63,13 @@ class Experiment(ABC):
         """The paper's accuracy of a row and its deviation, at this value of what is varied."""
         return cls.PAPER[row]
 
+    def trials(self, seed: int) -> Mapping[str, int]:
+        """What a run of one seed is made of: the names of its trainings, and the seed of each.
+
+        One training with that very seed, unless the experiment cross-validates: see `CrossValidated`.
+        """
+        return {"": seed}
+
     @property
     def start(self) -> Experiment | None:
         """The experiment whose finished run of the same row and seed this one goes on from, if any."""
@@ -85,9 +92,13 @@ class Experiment(ABC):
     def batches(self, seed: int) -> Batches:
         """The training batches, by their number."""
 
+    def solved(self, row: str, seed: int) -> nn.Module | None:
+        """The finished model of a row that is solved for at once; none where it is to be trained."""
+        return None
+
     @abstractmethod
-    def validation(self, seed: int) -> Iterable[Batch]:
-        """Batches to watch the training with; never test data."""
+    def validation(self, seed: int) -> Iterable[Batch] | None:
+        """Batches to watch the training with, if any are set aside; never test data."""
 
     @abstractmethod
     def test(self, model: "nn.Module", seed: int) -> dict[str, Any]:
@@ -97,3 +108,28 @@ class Experiment(ABC):
     @abstractmethod
     def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
         """The paper's figures by name, drawn from recorded results."""
+
+
+@dataclass(frozen=True)
+class CrossValidated(Experiment):
+    """An experiment on few data: each seed deals them into folds, and every fold is tested on once."""
+
+    folds: int = 5
+    """Into how many parts the data are dealt; each is tested on by a model trained on all the others."""
+
+    def __post_init__(self) -> None:
+        """Refuse absurd values."""
+        super().__post_init__()
+        if self.folds < 2:
+            raise ValueError(f"folds must be at least 2, got {self.folds}")
+
+    def trials(self, seed: int) -> Mapping[str, int]:
+        """A training a fold; its seed tells both the deal and the fold, see `fold`."""
+        return {f"fold-{fold}": seed * self.folds + fold for fold in range(self.folds)}
+
+    def fold(self, seed: int) -> tuple[int, int]:
+        """The deal and the fold within it that a training's seed stands for."""
+        return divmod(seed, self.folds)
+
+    def validation(self, seed: int) -> None:
+        """Nothing is set aside: with so few data all of the other folds are trained on."""

@@ -50,7 +50,7 @@ def _fault(result: Any, experiment: type[Experiment]) -> str | None:
     for key, value in numbers.items():
         if fault := _no_number(key, value):
             return fault
-    if fault := _budget_fault(result):
+    if fault := _folds_fault(result) or _budget_fault(result):
         return fault
     if result.get("experiment") != experiment.name:
         return f"its experiment is {result.get('experiment')!r}"
@@ -65,6 +65,19 @@ def _no_number(key: str, value: Any) -> str | None:
     if isinstance(value, int | float) and math.isfinite(value):
         return None
     return f"{key} must be a number, got {value!r}"
+
+
+def _folds_fault(result: Mapping[str, Any]) -> str | None:
+    """What is wrong with the folds of a result, if it has any."""
+    folds = result.get("folds", [{"accuracy": 0}])
+    if not isinstance(folds, list) or not folds:
+        return f"folds must be a list of scores, got {folds!r}"
+    for fold in folds:
+        if not isinstance(fold, dict):
+            return f"a fold must be an object, got {fold!r}"
+        if fault := _no_number("accuracy", fold.get("accuracy")):
+            return f"in a fold, {fault}"
+    return None
 
 
 def _budget_fault(result: Mapping[str, Any]) -> str | None:
@@ -87,8 +100,9 @@ def table(
 ) -> tuple[list[str], list[list[str]]]:
     """Headings and lines: one line for each row, varied value and budget; seeds are averaged.
 
-    The rows come in the paper's order. Numbers are the mean over seeds ± their standard deviation. A run that
-    went on from another counts what that one had cost.
+    The rows come in the paper's order. Numbers are the mean over seeds ± their standard deviation or, with
+    cross-validation, over all folds of all seeds ± the standard error. A run that went on from another counts
+    what that one had cost.
     """
     groups: dict[tuple[int, Any, tuple[int, ...]], list[Mapping[str, Any]]] = {}
     order = list(experiment.ROWS)
@@ -106,13 +120,13 @@ def table(
         lines.append([
             experiment.ROWS[row],
             value if isinstance(value, str) else f"{value:g}",
-            _spread([r["accuracy"] for r in group]),
+            _spread(group, "accuracy"),
             _published(paper),
-            *(_spread([r[c] for r in group if c in r]) for c in experiment.COLUMNS),
+            *(_spread(group, column) for column in experiment.COLUMNS),
             " + ".join(f"{budget['steps']:,}" for budget in _budgets(group[0])),
             f"{sum(budget['sets'] for budget in _budgets(group[0])):,}",
             f"{fmean(sum(budget['seconds'] for budget in _budgets(r)) for r in group) / 60:.1f}",
-            str(len(group)),
+            _trials(group),
         ])  # fmt: skip
     return headings, lines
 
@@ -143,8 +157,20 @@ def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join([text[0], "|" + "---|" * len(headings), *text[1:]])
 
 
-def _spread(values: Sequence[float]) -> str:
+def _trials(group: Sequence[Mapping[str, Any]]) -> str:
+    """How many seeds there are, and folds of each."""
+    folds = len(group[0].get("folds", ()))
+    return f"{len(group)} × {folds} folds" if folds else str(len(group))
+
+
+def _spread(group: Sequence[Mapping[str, Any]], key: str) -> str:
+    """The mean of a score, and how far it spreads."""
+    folded = "folds" in group[0]
+    parts = [part for r in group for part in r["folds"]] if folded else group
+    values = [part[key] for part in parts if key in part]
     if not values:
         return "—"
     mean = f"{fmean(values):.4f}"
-    return f"{mean} ± {stdev(values):.4f}" if len(set(values)) > 1 else mean
+    if len(set(values)) == 1:
+        return mean
+    return f"{mean} ± {stdev(values) / len(values) ** (0.5 if folded else 0):.4f}"

@@ -2,11 +2,13 @@
 
 import platform
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ import setwise
 from setwise.experiments.base import Experiment
 from setwise.files import locked, read_json, write_json
 from setwise.progress import Bar, Silent
-from setwise.train import CHECKPOINT, fit, load_checkpoint
+from setwise.train import CHECKPOINT, History, fit, load_checkpoint
 
 
 def run(
@@ -80,36 +82,34 @@ def _run(
     revision = _revision()
     if experiment.threads is not None:
         torch.set_num_threads(experiment.threads)
-    torch.manual_seed(seed)
-    model, task = experiment.model(row, seed), experiment.task(row)
-    before = {} if start is None else {"start": _take_over(model, start, experiment)}
-    history = fit(
-        model,
-        task,
-        experiment.batches(seed),
-        experiment.training,
-        validation=experiment.validation(seed),
-        folder=folder,
-        resume=resume,
-        progress=Bar(title(experiment, row, seed), task.metric) if show else Silent(),
-    )
+    metric = experiment.task(row).metric
+    trials = {
+        name: _trial(
+            experiment,
+            row,
+            number,
+            folder / name,
+            start=None if start is None else start / name,
+            resume=resume,
+            progress=Bar(f"{title(experiment, row, seed)}  {name}".rstrip(), metric) if show else Silent(),
+        )
+        for name, number in experiment.trials(seed).items()
+    }
+    before = {} if start is None else {"start": _known(start, experiment)}
+    histories = [history for _, history in trials.values()]
     result = {
         "experiment": experiment.name,
         "row": row,
         "seed": seed,
         experiment.varied: getattr(experiment, experiment.varied),
-        **experiment.test(model, seed),
-        "validation": {
-            name.removeprefix("validation_"): score
-            for name, score in history.metrics[-1].items()
-            if name.startswith("validation_")
-        },
+        **_joined({name: scores for name, (scores, _) in trials.items()}),
+        "validation": _joined({name: _watched(history) for name, (_, history) in trials.items()}),
         "paper": experiment.paper(row, getattr(experiment, experiment.varied)),
         "config": config,
         "budget": {
-            "steps": history.steps,
-            "sets": history.sets,
-            "seconds": round(history.seconds, 1),
+            "steps": max(history.steps for history in histories),
+            "sets": sum(history.sets for history in histories),
+            "seconds": round(sum(history.seconds for history in histories), 1),
             "threads": torch.get_num_threads(),
         },
         **before,
@@ -126,6 +126,59 @@ def _run(
     return result
 
 
+def _trial(
+    experiment: Experiment,
+    row: str,
+    seed: int,
+    folder: Path,
+    *,
+    start: Path | None,
+    resume: bool,
+    progress: Silent,
+) -> tuple[dict[str, Any], History]:
+    """Train and test one model; returns its scores, and what the training has to tell."""
+    began = time.perf_counter()
+    model = experiment.solved(row, seed)
+    if model is not None:
+        return experiment.test(model, seed), History([], 0, 0, time.perf_counter() - began)
+    folder.mkdir(exist_ok=True)
+    torch.manual_seed(seed)
+    model = experiment.model(row, seed)
+    if start is not None:
+        _take_over(model, start)
+    history = fit(
+        model,
+        experiment.task(row),
+        experiment.batches(seed),
+        experiment.training,
+        validation=experiment.validation(seed),
+        folder=folder,
+        resume=resume,
+        progress=progress,
+    )
+    return experiment.test(model, seed), history
+
+
+def _joined(trials: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The scores of a single training as they are; of several, the means of all numbers and all ``folds``."""
+    if list(trials) == [""]:
+        return dict(trials[""])
+    folds = list(trials.values())
+    shared = [key for key in folds[0] if all(isinstance(fold.get(key), int | float) for fold in folds)]
+    means = {key: fmean(fold[key] for fold in folds) for key in shared}
+    return means | {"folds": [dict(fold) for fold in folds]} if any(folds) else {}
+
+
+def _watched(history: History) -> dict[str, float]:
+    """The last scores on validation data, if there were any."""
+    last = history.metrics[-1] if history.metrics else {}
+    return {
+        name.removeprefix("validation_"): score
+        for name, score in last.items()
+        if name.startswith("validation_")
+    }
+
+
 def _finished(folder: Path, experiment: Experiment) -> dict[str, Any]:
     """The result of a run to go on from."""
     if not (folder / "result.json").exists():
@@ -136,13 +189,17 @@ def _finished(folder: Path, experiment: Experiment) -> dict[str, Any]:
     return result
 
 
-def _take_over(model: torch.nn.Module, folder: Path, experiment: Experiment) -> dict[str, Any]:
-    """Give the model the weights of a finished run; returns what is to be known of it, for the record."""
-    result = _finished(folder, experiment)
+def _take_over(model: torch.nn.Module, folder: Path) -> None:
+    """Give the model the weights of a finished training."""
     try:
         model.load_state_dict(load_checkpoint(folder / CHECKPOINT)["model"])
     except RuntimeError as error:
         raise ValueError(f"{folder} holds a run of another model than this row's") from error
+
+
+def _known(folder: Path, experiment: Experiment) -> dict[str, Any]:
+    """What is to be known of a run that was gone on from, for the record."""
+    result = _finished(folder, experiment)
     kept = ("accuracy", "config", "budget", "start", "revision", "data")
     return {name: result[name] for name in kept if name in result}
 

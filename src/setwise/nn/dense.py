@@ -9,8 +9,9 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "tanh": nn.Tanh,
     "gelu": nn.GELU,
+    "sigmoid": nn.Sigmoid,
 }
-GAINS = {"identity": 1.0, "relu": 2**0.5, "tanh": 5 / 3, "gelu": 2**0.5}
+GAINS = {"identity": 1.0, "relu": 2**0.5, "tanh": 5 / 3, "gelu": 2**0.5, "sigmoid": 1.0}
 
 
 class Drawn(nn.Module):
@@ -31,7 +32,7 @@ class Dense(Drawn):
     Args:
         in_dim: features that come in.
         out_dim: features that go out.
-        activation: one of ``"identity"``, ``"relu"``, ``"tanh"``, ``"gelu"``.
+        activation: one of ``"identity"``, ``"relu"``, ``"tanh"``, ``"gelu"``, ``"sigmoid"``.
 
     >>> Dense(3, 8, activation="tanh")(torch.zeros(2, 5, 3)).shape
     torch.Size([2, 5, 8])

@@ -81,7 +81,12 @@ class AttentionPool(nn.Module):
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b n"]:
         """The weights a; they sum to one over the real elements."""
-        return masked_softmax(self.score(fill_padding(x, mask)).squeeze(-1), mask)
+        return masked_softmax(self.scores(fill_padding(x, mask)), mask)
+
+    def scores(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n"]:
+        """What the softmax is taken of."""
+        out: Tensor = self.score(x)
+        return out.squeeze(-1)
 
     def forward(
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
