@@ -1,10 +1,18 @@
 """Convolutions with pooling: the plain way, and by looking up patterns."""
 
+import copy
+import pickle
+import subprocess
+import sys
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.functional import conv2d, max_pool2d
 
 import setwise as sw
+from setwise.nn import convpool
+from setwise.nn.convpool import conv_pool
 
 
 def drawing(m: int = 5, height: int = 23, width: int = 30, seed: int = 0) -> torch.Tensor:
@@ -112,3 +120,141 @@ def test_models_take_shared_elements() -> None:
     model = sw.DMPS.build(3, 1, dim=8).initialize_bandwidth(x, mask)
     assert torch.allclose(model.latent_graph(x, mask), model.latent_graph(values[index], mask))
     assert torch.allclose(model.dirichlet_energies(x, mask), model.dirichlet_energies(values[index], mask))
+
+
+def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return max_pool2d(conv2d(x, weight, bias).relu(), 2)
+
+
+def operands(m: int, channels: int, kernel: int, size: tuple[int, int], dtype: torch.dtype) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(3)
+    shapes = [(m, channels, *size), (5, channels, kernel, kernel), (5,)]
+    return [torch.randn(s, generator=draw, dtype=dtype).requires_grad_() for s in shapes]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("size", [(8, 8), (9, 8), (8, 11), (9, 9)])
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5])
+def test_some_images_at_a_time_give_what_plain_layers_give(
+    kernel: int, size: tuple[int, int], dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convpool, "CACHE", 2000)  # several parts, the last of them smaller
+    inputs = operands(7, 3, kernel, size, dtype)
+    for form in (torch.contiguous_format, torch.channels_last):
+        inputs[0] = inputs[0].detach().contiguous(memory_format=form).requires_grad_()
+        out, expected = conv_pool(*inputs), plain(*inputs)
+        assert torch.allclose(out, expected, atol=tolerance)
+        grad = torch.randn_like(expected)
+        found, wanted = (torch.autograd.grad(y, inputs, grad) for y in (out, expected))
+        assert all(torch.allclose(a, b, atol=tolerance * 10) for a, b in zip(found, wanted, strict=True))
+        with torch.no_grad():
+            assert torch.equal(conv_pool(*inputs), out)
+
+
+def test_first_and_second_derivatives() -> None:
+    inputs = operands(2, 2, 3, (7, 8), torch.float64)
+    assert torch.autograd.gradcheck(conv_pool, inputs)
+    assert torch.autograd.gradgradcheck(conv_pool, inputs)
+
+
+def test_functional_transforms() -> None:
+    x, weight, bias = (t.detach() for t in operands(3, 2, 3, (6, 7), torch.float64))
+    for argument in range(3):
+        found, expected = (
+            torch.func.jacrev(f, argnums=argument)(x, weight, bias) for f in (conv_pool, plain)
+        )
+        assert torch.allclose(found, expected)
+    found, expected = (
+        torch.vmap(torch.func.grad(lambda w, one, f=f: f(one[None], w, bias).square().sum()), (None, 0))(
+            weight, x
+        )
+        for f in (conv_pool, plain)
+    )
+    assert torch.allclose(found, expected)
+    with torch.no_grad():
+        assert torch.allclose(
+            torch.vmap(conv_pool, (0, None, None))(x[:, None], weight, bias)[:, 0], plain(x, weight, bias)
+        )
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_bytes_stand_for_numbers_from_0_to_1(norm: bool) -> None:
+    layer = sw.ConvPool(3, 6, kernel=4, norm=norm).double()
+    x = torch.randint(0, 256, (5, 3, 11, 12), dtype=torch.uint8)
+    grads = []
+    for images in (x, x.double() / 255):
+        layer.zero_grad()
+        out = layer(images)
+        out.square().sum().backward()
+        grads.append([out.detach(), *(p.grad.clone() for p in layer.parameters())])
+    assert all(torch.allclose(a, b) for a, b in zip(*grads, strict=True))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.allclose(layer.float()(x).double(), grads[0][0], atol=0.1)
+
+
+def test_one_of_equal_pixels_gets_the_gradient() -> None:
+    layer = sw.ConvPool(1, 1, kernel=3)
+    nn.init.ones_(layer.convolution.weight)
+    x = torch.ones(2, 1, 8, 8, requires_grad=True)
+    layer(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.sum() == 9 * layer(x).numel()
+    assert layer.convolution.bias.grad.item() == layer(x).numel()
+
+
+def test_nothing_passes_where_the_relu_cuts() -> None:
+    layer = sw.ConvPool(2, 3)
+    nn.init.constant_(layer.convolution.bias, -100.0)
+    x = torch.randn(2, 2, 8, 8, requires_grad=True)
+    out = layer(x)
+    out.sum().backward()
+    assert all(
+        (t == 0).all() for t in (out, x.grad, layer.convolution.weight.grad, layer.convolution.bias.grad)
+    )
+
+
+def test_not_a_number_shows() -> None:
+    layer = sw.ConvPool(2, 3)
+    x = torch.randn(2, 2, 8, 8)
+    x[0, 1, 7, 7] = torch.nan
+    expected = torch.zeros(2, 3, 3, 3, dtype=torch.bool)
+    expected[0, :, 2, 2] = True
+    assert torch.equal(layer(x).isnan(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
+def test_no_images(dtype: torch.dtype) -> None:
+    layer = sw.ConvPool(3, 4)
+    out = layer(torch.zeros(0, 3, 9, 8, dtype=dtype))
+    out.sum().backward()
+    assert out.shape == (0, 4, 3, 3)
+    assert all((p.grad == 0).all() for p in layer.parameters())
+
+
+def test_bfloat16_autocast_trains() -> None:
+    layer, x = sw.ConvPool(3, 4), torch.randn(2, 3, 9, 9)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = layer(x)
+    assert torch.allclose(out.float(), layer(x), atol=0.1)
+    out.float().sum().backward()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+
+
+def test_copies_of_layers_agree() -> None:
+    layer, x = sw.ConvPool(3, 4), torch.randn(2, 3, 9, 9)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(other(x), layer(x))
+
+
+def test_compiles_without_graph_breaks() -> None:
+    """In a process of its own: the run-time type checks of the other tests cannot be traced."""
+    program = """
+import torch, setwise as sw
+layer, x = sw.ConvPool(3, 4, kernel=4), torch.randn(2, 3, 9, 9)
+compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+assert torch.allclose(compiled(x), layer(x), atol=1e-5)
+a, b = (torch.autograd.grad(f(x).square().sum(), layer.convolution.weight)[0] for f in (compiled, layer))
+assert torch.allclose(a, b, atol=1e-4)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

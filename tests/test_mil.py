@@ -68,6 +68,11 @@ def test_standardize_reads_bytes_and_images() -> None:
     assert layer.double()(image).dtype == torch.float64
 
 
+def test_standardize_does_not_blow_up_rounding() -> None:
+    layer = sw.Standardize(torch.tensor([1000.0, 1000.0]), torch.tensor([1e-4, 1e-2]))
+    assert layer(torch.tensor([[1001.0, 1001.0]]))[0].tolist() == pytest.approx([1.0, 100.0])
+
+
 @pytest.mark.parametrize(
     ("mean", "std", "expected"),
     [

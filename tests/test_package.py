@@ -12,10 +12,11 @@ import setwise
 SOURCE = Path(setwise.__file__).parent
 # From the bottom up: a module imports only from the layers before its own.
 LAYERS = [
-    ["config", "files", "randomness", "functional", "progress"],
+    ["config", "files", "randomness", "functional", "progress", "nn.convpool"],
     [
         "sets",
         "nn.dense",
+        "nn.standardize",
         "plots",
         "data.folders",
         "data.strokes",
@@ -29,7 +30,7 @@ LAYERS = [
     ["nn.baselines", "nn.distinct"],
     ["nn.mil"],
     ["train", "importance"],
-    ["experiments.base"],
+    ["experiments.base", "experiments.scores"],
     ["experiments.*"],
     ["experiments"],
     ["experiments.runner", "experiments.report"],

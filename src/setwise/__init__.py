@@ -37,7 +37,7 @@ _HOMES = {
     "setwise.nn.blocks": ["Gamma", "MessagePassingBlock", "SetDenoisingBlock", "SetResidualBlock"],
     "setwise.nn.contrast": ["JoinedPool", "LocalMoments", "SetContrastBlock"],
     "setwise.nn.dense": ["Dense", "Drawn", "initialize"],
-    "setwise.nn.encoders": ["MLP", "ElementEncoder", "Standardize"],
+    "setwise.nn.encoders": ["MLP", "ElementEncoder"],
     "setwise.nn.distinct": ["DistinctDMPS"],
     "setwise.nn.graph": [
         "GivenGraph",
@@ -51,6 +51,7 @@ _HOMES = {
     "setwise.nn.models": ["DMPS"],
     "setwise.nn.pointnet": ["PointNetPlusPlus", "SetAbstraction", "ball_query", "farthest_points"],
     "setwise.nn.pool": ["AttentionPool", "MaxPool", "MeanPool", "SumPool"],
+    "setwise.nn.standardize": ["Standardize"],
     "setwise.randomness": ["epochs", "generator"],
     "setwise.sets": ["SetBatch", "Shared"],
     "setwise.tasks": ["Binary", "Classes", "Count", "Regression", "RobustCount"],
@@ -96,7 +97,6 @@ if TYPE_CHECKING:
     from setwise.nn.distinct import DistinctDMPS as DistinctDMPS
     from setwise.nn.encoders import MLP as MLP
     from setwise.nn.encoders import ElementEncoder as ElementEncoder
-    from setwise.nn.encoders import Standardize as Standardize
     from setwise.nn.graph import GivenGraph as GivenGraph
     from setwise.nn.graph import IdentityGraph as IdentityGraph
     from setwise.nn.graph import LatentGraph as LatentGraph
@@ -114,6 +114,7 @@ if TYPE_CHECKING:
     from setwise.nn.pool import MaxPool as MaxPool
     from setwise.nn.pool import MeanPool as MeanPool
     from setwise.nn.pool import SumPool as SumPool
+    from setwise.nn.standardize import Standardize as Standardize
     from setwise.randomness import epochs as epochs
     from setwise.randomness import generator as generator
     from setwise.sets import SetBatch as SetBatch

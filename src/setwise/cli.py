@@ -42,7 +42,7 @@ def run(
         row: Rows to run ('setwise rows EXPERIMENT' lists them); all of them unless given.
         seeds: Seeds to run each row with.
         sweep: Values of what the experiment varies (rho for gaussian, split for counting, points for
-            pointcloud, gamma for diffusion), one run each.
+            pointcloud, gamma for diffusion, by for histology, bags for mil), one run each.
         resume: Continue interrupted runs, skip finished ones.
         out: Where configuration, metrics and checkpoint of each run go.
         results: Where the results go on record, a JSON file a run.
@@ -57,7 +57,7 @@ def run(
         raise ValueError("seeds must name at least one seed, got none")
     _need_writable(out)
     _need_writable(results)
-    variants = [experiment.vary(value) for value in dict.fromkeys(sweep)] or [experiment]
+    variants = [experiment.vary(value) for value in dict.fromkeys(sweep or experiment.values)]
 
     from setwise.experiments import runner
 

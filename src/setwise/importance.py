@@ -50,7 +50,8 @@ def importance(
         output: which of the k outputs.
         chunk: for leave-one-out, how many sets go through the model at once, each without another element;
             if not given, as many as have two million pairs of elements.
-        steps: for integrated gradients, the points of the path at which to take the gradient.
+        steps: for integrated gradients, the points of the path at which to take the gradient. A model
+            with layer norms or many kinks needs more.
         baseline: for integrated gradients, x': the mean of the set's real elements, an ordinary element of
             this very set, or zeros.
 

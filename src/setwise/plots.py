@@ -2,16 +2,23 @@
 
 from collections.abc import Sequence
 from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from mpl_toolkits.mplot3d import Axes3D
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 
 def _axes(ax: Axes | None) -> Axes:
     return Figure(layout="constrained").subplots() if ax is None else ax
+
+
+def _array(values: ArrayLike) -> NDArray[Any]:
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
 
 
 def kernel_heatmap(K: ArrayLike, *, ax: Axes | None = None) -> Axes:
@@ -21,7 +28,7 @@ def kernel_heatmap(K: ArrayLike, *, ax: Axes | None = None) -> Axes:
     'element'
     """
     ax = _axes(ax)
-    K = np.asarray(K.detach().cpu() if hasattr(K, "detach") else K)
+    K = _array(K)
     n = len(K)
     ax.imshow(K, vmin=0, vmax=1, cmap="viridis")
     ax.set(xlabel="element", ylabel="element")
@@ -151,3 +158,164 @@ def accuracy_curve(
     if any(spreads):
         ax.fill_between(list(at), low, high, color=line.get_color(), alpha=0.2, linewidth=0)
     return ax
+
+
+def patch_heatmap(
+    image: ArrayLike, coords: ArrayLike, values: ArrayLike, *, size: int, ax: Axes | None = None
+) -> Axes:
+    """Draw an image in grey with the value of each patch as a tint: the stronger, the less of the grey.
+
+    Values of one sign go from pale to red, or to blue where they are negative. Values of both signs are red
+    above zero and blue below, on one scale. Scales end at the 99th percentile (and begin at the first), lest
+    one patch drown the others. Where patches overlap, their mean is drawn. ``ax.images[-1]`` is what a colour
+    bar needs.
+
+    Args:
+        image: ``[h, w, 3]``, bytes or numbers from 0 to 1.
+        coords: the column and the row of the upper left pixel of each patch, ``[n, 2]``.
+        values: one a patch.
+        size: side of a patch in pixels.
+        ax: where to draw.
+
+    >>> ax = patch_heatmap(np.ones((2, 4, 3)), [[0, 0], [2, 0]], [-0.5, 0.5], size=1)
+    >>> ax.images[-1].get_array().tolist()
+    [[-0.5, None, 0.5, None], [None, None, None, None]]
+    """
+    ax = _axes(ax)
+    pixels, corners, numbers = _patches(image, coords, values, size)
+    total, count = np.zeros(pixels.shape[:2]), np.zeros(pixels.shape[:2])
+    for (x, y), value in zip(corners, numbers, strict=True):
+        total[y : y + size, x : x + size] += value
+        count[y : y + size, x : x + size] += 1
+    tint = np.ma.masked_array(total / np.maximum(count, 1), count == 0)
+    if numbers.min() < 0 < numbers.max():
+        high = np.percentile(np.abs(numbers), 99) or np.abs(numbers).max()
+        low, weakest, cmap = -high, 0, "coolwarm"
+    else:
+        low, high = np.percentile(numbers, (1, 99))
+        if low == high:  # a few patches only, which percentiles do not see
+            low, high = numbers.min(), numbers.max()
+        weakest, cmap = (low, "YlOrRd") if numbers.min() >= 0 else (high, "YlGnBu_r")
+    strength = np.abs(tint.clip(low, high) - weakest) / (max(high - weakest, weakest - low) or 1)
+    _show(ax, 0.25 + 0.75 * _grey(pixels))
+    alpha = 0.7 * strength.filled(0)  # the tissue stays visible
+    ax.imshow(tint, cmap=cmap, vmin=low, vmax=high, alpha=alpha, interpolation="nearest")
+    return ax
+
+
+def patch_neighbours(
+    image: ArrayLike,
+    coords: ArrayLike,
+    weights: ArrayLike,
+    chosen: int,
+    *,
+    size: int,
+    k: int = 12,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw whom a patch listens to: it and its strongest neighbours keep their colours, all else is pale.
+
+    The chosen patch has a red frame; the frame of a neighbour is the darker, the more weight it has.
+    ``ax.collections[0]`` is what a colour bar needs.
+
+    Args:
+        image: ``[h, w, 3]``, bytes or numbers from 0 to 1.
+        coords: the column and the row of the upper left pixel of each patch, ``[n, 2]``.
+        weights: what each patch weighs for the chosen one, its row of a graph.
+        chosen: the patch that listens; its own weight is left out.
+        size: side of a patch in pixels.
+        k: how many neighbours to show; what has no weight is none.
+        ax: where to draw.
+
+    >>> ax = patch_neighbours(np.ones((2, 6, 3)), [[0, 0], [2, 0], [4, 0]], [0.2, 0.5, 0.3], 1, size=2, k=1)
+    >>> ax.collections[0].get_array().tolist()
+    [0.3]
+    """
+    ax = _axes(ax)
+    pixels, corners, numbers = _patches(image, coords, weights, size)
+    if not 0 <= chosen < len(corners):
+        raise ValueError(f"chosen must lie between 0 and below the {len(corners)} patches, got {chosen}")
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    others = [i for i in np.argsort(-numbers, kind="stable") if i != chosen and numbers[i] > 0][:k]
+    shown = 0.5 + 0.5 * _grey(pixels)
+    for x, y in corners[[chosen, *others]]:
+        shown[y : y + size, x : x + size] = pixels[y : y + size, x : x + size]
+    _show(ax, shown)
+    frames = [Rectangle((x - 0.5, y - 0.5), size, size) for x, y in corners]  # pixels are centred on numbers
+    style: dict[str, Any] = {"facecolor": "none", "linewidth": 2.5, "clip_on": False}
+    heard = PatchCollection([frames[i] for i in others], cmap="viridis_r", **style)
+    heard.set_array(numbers[others])
+    ax.add_collection(heard)
+    ax.add_collection(PatchCollection([frames[chosen]], edgecolor="crimson", **style))
+    return ax
+
+
+def patch_gallery(
+    image: ArrayLike,
+    coords: ArrayLike,
+    values: ArrayLike,
+    *,
+    size: int,
+    count: int = 8,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the patches with the highest values side by side, the highest first, each above its value.
+
+    Args:
+        image: ``[h, w, 3]``, bytes or numbers from 0 to 1.
+        coords: the column and the row of the upper left pixel of each patch, ``[n, 2]``.
+        values: one a patch.
+        size: side of a patch in pixels.
+        count: how many to show, if there are as many.
+        ax: where to draw.
+
+    >>> ax = patch_gallery(np.ones((2, 4, 3)), [[0, 0], [2, 0]], [0.25, 0.5], size=2)
+    >>> [label.get_text() for label in ax.get_xticklabels()]
+    ['0.5', '0.25']
+    """
+    ax = _axes(ax)
+    pixels, corners, numbers = _patches(image, coords, values, size)
+    if count < 1:
+        raise ValueError(f"count must be at least 1, got {count}")
+    best = np.argsort(-numbers, kind="stable")[:count]
+    places = 1.08 * np.arange(len(best))  # with a gap between them
+    for left, (x, y) in zip(places, corners[best], strict=True):
+        patch = pixels[y : y + size, x : x + size]
+        ax.imshow(patch, extent=(left, left + 1, 0, 1), interpolation="bicubic")
+    ax.set(xlim=(0, places[-1] + 1), ylim=(0, 1))
+    ax.set_xticks(places + 0.5, [f"{value:.3g}" for value in numbers[best]])
+    ax.tick_params(length=0)
+    ax.set_yticks([])
+    ax.spines[:].set_visible(False)
+    return ax
+
+
+def _patches(
+    image: ArrayLike, coords: ArrayLike, values: ArrayLike, size: int
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """The image in numbers from 0 to 1, the corners in whole ones, and the values."""
+    pixels, corners, numbers = _array(image), _array(coords), _array(values)
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or (pixels.dtype != np.uint8 and pixels.dtype.kind != "f"):
+        raise ValueError(
+            f"image must be [h, w, 3] of bytes or floats, got {pixels.dtype} {list(pixels.shape)}"
+        )
+    if corners.ndim != 2 or corners.shape[1] != 2 or not len(corners):
+        raise ValueError(f"coords must be [n, 2] with n at least 1, got {list(corners.shape)}")
+    if numbers.shape != (len(corners),):
+        raise ValueError(f"expected one number for each of {len(corners)} patches, got {list(numbers.shape)}")
+    h, w, _ = pixels.shape
+    if size < 1 or corners.min() < 0 or (corners + size > (w, h)).any():
+        found = f"corners from {corners.min(0).tolist()} to {corners.max(0).tolist()}"
+        raise ValueError(f"patches of side {size} must lie within the image of {w} × {h} pixels, got {found}")
+    pixels = pixels / 255 if pixels.dtype == np.uint8 else pixels.clip(0, 1)
+    return pixels, corners.astype(int), numbers.astype(float)
+
+
+def _show(ax: Axes, pixels: NDArray[Any]) -> None:
+    ax.imshow(pixels)
+    ax.set_axis_off()
+
+
+def _grey(pixels: NDArray[Any]) -> NDArray[Any]:
+    return np.repeat(pixels @ np.array([[0.299], [0.587], [0.114]]), 3, axis=2)  # as bright as the eye has it

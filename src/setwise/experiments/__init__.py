@@ -7,8 +7,9 @@ from setwise.experiments.base import Experiment
 from setwise.experiments.counting import Counting
 from setwise.experiments.gaussian import Gaussian
 from setwise.experiments.histology import Histology
+from setwise.experiments.mil import MIL
 from setwise.experiments.pointcloud import Diffusion, PointCloud
 
 EXPERIMENTS: dict[str, type[Experiment]] = {
-    experiment.name: experiment for experiment in (Gaussian, Counting, PointCloud, Diffusion, Histology)
+    experiment.name: experiment for experiment in (Gaussian, Counting, PointCloud, Diffusion, Histology, MIL)
 }

@@ -58,6 +58,16 @@ class Experiment(ABC):
             raise ValueError(f"{self.varied} must be a number, got {value!r}") from error
         return replace(self, **changes)
 
+    @property
+    def values(self) -> Sequence[Any]:
+        """The values of what is varied that a run goes through unless it is told others: its own."""
+        return (getattr(self, self.varied),)
+
+    @classmethod
+    def table(cls, results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]] | None:
+        """Headings and lines of a table in a form of its own; none where the usual one will do."""
+        return None
+
     @classmethod
     def paper(cls, row: str, value: Any) -> tuple[float, float | None] | None:
         """The paper's accuracy of a row and its deviation, at this value of what is varied."""

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import setwise as sw
 from setwise.config import Training
 from setwise.experiments.base import CrossValidated
+from setwise.experiments.scores import standard_error, values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -288,8 +290,6 @@ def _example(model: nn.Module, patches: Tensor) -> dict[str, Any]:
 
 def _accuracy_figure(experiment: type[Histology], results: Sequence[Mapping[str, Any]]) -> Figure:
     """Accuracy of each row by either way of dealing, with its standard error, beside the paper's."""
-    from statistics import fmean, stdev
-
     from matplotlib.figure import Figure
 
     steps = max(r["budget"]["steps"] for r in results)
@@ -300,12 +300,11 @@ def _accuracy_figure(experiment: type[Histology], results: Sequence[Mapping[str,
     for scheme, shift in zip(SCHEMES, (-0.15, 0.15), strict=True):
         at, means, errors = [], [], []
         for place, row in enumerate(rows):
-            found = [r for r in results if r["row"] == row and r["by"] == scheme]
-            values = [fold["accuracy"] for r in found for fold in r["folds"]]
-            if values:
+            found = values([r for r in results if r["row"] == row and r["by"] == scheme], "accuracy")
+            if found:
                 at.append(place + shift)
-                means.append(fmean(values))
-                errors.append(stdev(values) / len(values) ** 0.5)
+                means.append(fmean(found))
+                errors.append(standard_error(found))
         if at:
             ax.errorbar(means, at, xerr=errors, fmt="o", capsize=3, label=f"folds by {scheme}")
     published = {place: paper[0] for place, row in enumerate(rows) if (paper := experiment.PAPER[row])}

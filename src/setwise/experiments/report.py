@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from setwise.experiments.scores import spread
 from setwise.files import read_json
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ def table(
     cross-validation, over all folds of all seeds ± the standard error. A run that went on from another counts
     what that one had cost.
     """
+    if (own := experiment.table(results)) is not None:
+        return own
     groups: dict[tuple[int, Any, tuple[int, ...]], list[Mapping[str, Any]]] = {}
     order = list(experiment.ROWS)
     for r in results:
@@ -120,9 +123,9 @@ def table(
         lines.append([
             experiment.ROWS[row],
             value if isinstance(value, str) else f"{value:g}",
-            _spread(group, "accuracy"),
+            spread(group, "accuracy"),
             _published(paper),
-            *(_spread(group, column) for column in experiment.COLUMNS),
+            *(spread(group, column) for column in experiment.COLUMNS),
             " + ".join(f"{budget['steps']:,}" for budget in _budgets(group[0])),
             f"{sum(budget['sets'] for budget in _budgets(group[0])):,}",
             f"{fmean(sum(budget['seconds'] for budget in _budgets(r)) for r in group) / 60:.1f}",
@@ -161,16 +164,3 @@ def _trials(group: Sequence[Mapping[str, Any]]) -> str:
     """How many seeds there are, and folds of each."""
     folds = len(group[0].get("folds", ()))
     return f"{len(group)} × {folds} folds" if folds else str(len(group))
-
-
-def _spread(group: Sequence[Mapping[str, Any]], key: str) -> str:
-    """The mean of a score, and how far it spreads."""
-    folded = "folds" in group[0]
-    parts = [part for r in group for part in r["folds"]] if folded else group
-    values = [part[key] for part in parts if key in part]
-    if not values:
-        return "—"
-    mean = f"{fmean(values):.4f}"
-    if len(set(values)) == 1:
-        return mean
-    return f"{mean} ± {stdev(values) / len(values) ** (0.5 if folded else 0):.4f}"

@@ -1,0 +1,323 @@
+"""The classic benchmarks of multiple-instance learning: musk molecules, animals in pictures, tissue.
+
+Not in the paper, but where methods for bags are compared since 1997. A bag is positive or not; its instances
+have features and no labels. There are 58 to 200 bags in a set, so all are tested on, by ten-fold
+cross-validation. Every row but one has the same encoder and the same budget; the one is logistic regression
+on the mean of a bag's instances, the floor to stand on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import setwise as sw
+from setwise.config import Training
+from setwise.experiments.base import CrossValidated
+from setwise.experiments.scores import standard_error, values
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import Tensor, nn
+
+    from setwise.data.bags import Bags
+    from setwise.train import Batch, Batches
+
+FIVE = ("musk1", "musk2", "fox", "tiger", "elephant")
+NAMES = (*FIVE, "ucsb")
+WIDTHS, HIDDEN = (128, 64), (64, 64)
+TEST_BATCH = 8
+STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # of logistic regression: C, the larger the freer
+SOURCE = "Ilse et al. 2018"
+PUBLISHED: Mapping[str, Mapping[str, float]] = {  # its table 1, which has most of them from Wang et al. 2018
+    f"{label} ({SOURCE})": dict(zip(FIVE, numbers, strict=True))
+    for label, numbers in {
+        "mi-SVM": (0.874, 0.836, 0.582, 0.784, 0.822),
+        "MI-SVM": (0.779, 0.843, 0.578, 0.840, 0.843),
+        "MI-Kernel": (0.880, 0.893, 0.603, 0.842, 0.843),
+        "EM-DD": (0.849, 0.869, 0.609, 0.730, 0.771),
+        "mi-Graph": (0.889, 0.903, 0.620, 0.860, 0.869),
+        "miVLAD": (0.871, 0.872, 0.620, 0.811, 0.850),
+        "miFV": (0.909, 0.884, 0.621, 0.813, 0.852),
+        "mi-Net": (0.889, 0.858, 0.613, 0.824, 0.858),
+        "MI-Net": (0.887, 0.859, 0.622, 0.830, 0.862),
+        "MI-Net with DS": (0.894, 0.874, 0.630, 0.845, 0.872),
+        "MI-Net with RC": (0.898, 0.873, 0.619, 0.836, 0.857),
+        "Attention": (0.892, 0.858, 0.615, 0.839, 0.868),
+        "Gated Attention": (0.900, 0.863, 0.603, 0.845, 0.857),
+    }.items()
+}
+REFERENCE = f"Gated Attention ({SOURCE})"
+
+
+@dataclass(frozen=True)
+class MIL(CrossValidated):
+    """Tell positive bags from negative ones on the classic multiple-instance benchmarks."""
+
+    bags: str = "all"
+    """Which set of bags: musk1, musk2, fox, tiger, elephant, ucsb, or all of them, one after the other."""
+    folds: int = 10
+    """Into how many parts the bags are dealt; each is tested on by a model trained on all the others."""
+    instances: int = 16
+    """At most so many instances of a bag at a time in training, drawn at random."""
+    sets: int = 16
+    """Bags in a batch."""
+    training: Training = field(
+        default_factory=lambda: Training(steps=160, lr=1e-3, weight_decay=5e-3, evaluations=1)
+    )
+    """How each fold is trained."""
+    threads: int | None = 1
+    """CPU threads; two runs side by side gain more from two cores than one run does."""
+
+    name: ClassVar[str] = "mil"
+    varied: ClassVar[str] = "bags"
+    ROWS: ClassVar[Mapping[str, str]] = {
+        "logistic": "Mean + logistic regression",
+        "mean": "Mean pooling",
+        "max": "Max pooling",
+        "attention": "Attention",
+        "gated-attention": "Gated Attention",
+        "v-dmps": "V-DMPS",
+        "r-dmps": "R-DMPS",
+        "d-dmps-fdc": "D-DMPS w/ FDC",
+        "d-dmps-ldc": "D-DMPS w/ LDC",
+        "attentive": "D-DMPS, normalised, mean and gated attention (ours)",
+    }
+    PAPER: ClassVar[Mapping[str, tuple[float, float | None] | None]] = dict.fromkeys(ROWS)
+    COLUMNS: ClassVar[Mapping[str, str]] = {"auc": "AUC"}
+
+    def __post_init__(self) -> None:
+        """Refuse absurd values."""
+        super().__post_init__()
+        if self.bags not in ("all", *NAMES):
+            raise ValueError(f"bags must be one of all, {', '.join(NAMES)}, got {self.bags!r}")
+        for name in ("instances", "sets"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The sets of bags to go through."""
+        return NAMES if self.bags == "all" else (self.bags,)
+
+    @property
+    def data(self) -> str:
+        """Which data the experiment really uses."""
+        return "classic MIL benchmarks"
+
+    def task(self, row: str) -> sw.Binary:
+        """Positive or not."""
+        return sw.Binary()
+
+    def model(self, row: str, seed: int) -> nn.Module:
+        """The row's network, with features standardised by the instances that it is trained on."""
+        import torch
+
+        train, _ = self._parts(seed)
+        std, mean = torch.std_mean(torch.cat([train[i].x for i in range(len(train))]), dim=0)
+        model = ARCHITECTURES[row](mean, std)
+        sw.initialize(model, sw.generator("weights", seed))
+        if isinstance(model, sw.DMPS):
+            first, _ = self.batches(seed)(1)
+            model.eval()
+            model.initialize_bandwidth(first.x, first.mask)
+            model.train()
+        return model
+
+    def solved(self, row: str, seed: int) -> nn.Module | None:
+        """Logistic regression on the mean instance; how much to regularise is chosen on the training bags."""
+        if row != "logistic":
+            return None
+        try:
+            from sklearn.linear_model import LogisticRegression
+            from sklearn.model_selection import GridSearchCV
+        except ImportError as error:
+            raise ModuleNotFoundError(
+                "logistic regression needs scikit-learn: pip install 'setwise[sklearn]'"
+            ) from error
+        import torch
+        from torch import nn
+
+        train, _ = self._parts(seed)
+        means = torch.stack([train[i].x.mean(0) for i in range(len(train))])
+        std, mean = torch.std_mean(means, dim=0)
+        scale = sw.Standardize(mean, std)  # the mean of standardised instances is the standardised mean
+        head = nn.Linear(train.dim, 1)
+        with torch.no_grad():
+            x = scale(means).numpy()
+            search = GridSearchCV(LogisticRegression(max_iter=2000), {"C": STRENGTHS}, cv=5)
+            found = search.fit(x, train.labels.numpy()).best_estimator_
+            head.weight.copy_(torch.from_numpy(found.coef_))
+            head.bias.copy_(torch.from_numpy(found.intercept_))
+        return sw.PooledMIL(encoder=sw.ElementEncoder(scale), pool=sw.MeanPool(), head=head)
+
+    def batches(self, seed: int) -> Batches:
+        """Each bag once an epoch; of a large one, some instances drawn at random."""
+        import torch
+
+        train, _ = self._parts(seed)
+        known = [train[i].x for i in range(len(train))]
+
+        def batch(step: int) -> Batch:
+            index = sw.epochs(len(train), self.sets, step, "mil", seed)
+            generator = sw.generator("mil", "train", seed, step)
+            some = [
+                known[i][torch.randperm(len(known[i]), generator=generator)[: self.instances]]
+                for i in index.tolist()
+            ]
+            return sw.SetBatch.from_list(some), train.labels[index]
+
+        return batch
+
+    def test(self, model: nn.Module, seed: int) -> dict[str, Any]:
+        """Accuracy and area under the curve, each bag with all its instances."""
+        import torch
+
+        from setwise.train import outputs
+
+        _, test = self._parts(seed)
+        index = torch.arange(len(test)).split(TEST_BATCH)
+        return dict(sw.Binary().score(*outputs(model, [test.batch(some) for some in index])))
+
+    @classmethod
+    def table(cls, results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+        """A line a row, a column a set of bags, and what others have published."""
+        return _table(cls, results)
+
+    @classmethod
+    def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
+        """Accuracies of all rows on all sets."""
+        return {"mil": _figure(cls, results)}
+
+    def _parts(self, seed: int) -> tuple[Bags, Bags]:
+        """The bags to train on and those of the fold, to test on."""
+        return _dealt(self.bags, self.folds, *self.fold(seed))
+
+
+@cache
+def _bags(name: str) -> Bags:
+    from setwise.data.bags import load_mil
+
+    return load_mil(name)
+
+
+@cache
+def _dealt(name: str, folds: int, seed: int, fold: int) -> tuple[Bags, Bags]:
+    from setwise.data.folds import stratified_folds
+
+    bags = _bags(name)
+    number = stratified_folds(bags.labels, folds, seed=seed)
+    return bags.subset(number != fold), bags.subset(number == fold)
+
+
+def _encoder(mean: Tensor, std: Tensor) -> sw.ElementEncoder:
+    """Standardised features, without outliers, through fully connected layers with dropout of one half."""
+    from torch import nn
+
+    layers: list[nn.Module] = [sw.Standardize(mean, std), nn.Hardtanh(-5, 5)]
+    for i, o in pairwise((len(mean), *WIDTHS)):
+        layers += [sw.Dense(i, o, activation="relu"), nn.Dropout(0.5)]
+    return sw.ElementEncoder(nn.Sequential(*layers))
+
+
+def _dmps(mean: Tensor, std: Tensor, **parts: Any) -> sw.DMPS:
+    """The encoder, one block on a deep kernel of 64 / 64, and the mean."""
+    parts = {"pool": "mean"} | parts
+    encoder = _encoder(mean, std)
+    return sw.DMPS.build(len(mean), 1, dim=WIDTHS[-1], hidden=HIDDEN, depth=1, encoder=encoder, **parts)
+
+
+def _attentive(mean: Tensor, std: Tensor) -> sw.DMPS:
+    """Ours: the row-normalised kernel, and a head that reads the mean and a gated-attention pool."""
+    dim = WIDTHS[-1]
+    graph = sw.LatentGraph(dim, HIDDEN, normalize=sw.row_normalize)
+    model = _dmps(mean, std, graph=graph, pool=sw.JoinedPool(sw.MeanPool(), sw.GatedAttentionPool(dim)))
+    model.head = sw.Dense(2 * dim, 1, activation="identity")
+    return model
+
+
+def _pooled(mean: Tensor, std: Tensor, pool: Any) -> sw.PooledMIL:
+    """The encoder, and attention of width 64 or a plain pool."""
+    encoder = _encoder(mean, std)
+    return sw.PooledMIL.build(len(mean), 1, dim=WIDTHS[-1], hidden=64, pool=pool, encoder=encoder)
+
+
+ARCHITECTURES: Mapping[str, Callable[[Tensor, Tensor], nn.Module]] = {
+    "mean": lambda mean, std: _pooled(mean, std, "mean"),
+    "max": lambda mean, std: _pooled(mean, std, "max"),
+    "attention": lambda mean, std: _pooled(mean, std, "attention"),
+    "gated-attention": lambda mean, std: _pooled(mean, std, "gated"),
+    "v-dmps": lambda mean, std: _dmps(mean, std, block="message-passing"),
+    "r-dmps": lambda mean, std: _dmps(mean, std, block="residual"),
+    "d-dmps-fdc": lambda mean, std: _dmps(mean, std, block="denoising", gamma=0.5),
+    "d-dmps-ldc": lambda mean, std: _dmps(mean, std, block="denoising"),
+    "attentive": lambda mean, std: _attentive(mean, std),
+}
+
+
+def _table(experiment: type[MIL], results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """A line a row and budget, a column a set of bags; then what others have published."""
+    order = list(experiment.ROWS)
+    groups: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+    for r in results:
+        groups.setdefault((order.index(r["row"]), r["budget"]["steps"]), []).append(r)
+    headings = ["Row", *NAMES, "Mean of five", "Mean of six", "Batches", "Minutes", "Seeds"]
+    lines = []
+    for (place, steps), group in sorted(groups.items()):
+        on = {name: [r for r in group if r["bags"] == name] for name in NAMES}
+        seeds = sorted({len(found) for found in on.values() if found})
+        lines.append([
+            experiment.ROWS[order[place]],
+            *(_short(values(on[name], "accuracy")) for name in NAMES),
+            *(_mean_of([values(on[name], "accuracy") for name in names]) for names in (FIVE, NAMES)),
+            f"{steps:,}" if steps else "—",
+            f"{sum(r['budget']['seconds'] for r in group) / 60:.1f}",
+            f"{'–'.join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))} × {len(group[0]['folds'])} folds",
+        ])  # fmt: skip
+    for label, published in PUBLISHED.items():
+        shown = [f"{published[name]:.3f}" if name in published else "—" for name in NAMES]
+        means = [
+            f"{fmean(published[name] for name in names):.3f}" if set(names) <= set(published) else "—"
+            for names in (FIVE, NAMES)
+        ]
+        lines.append([label, *shown, *means, "—", "—", "—"])
+    return headings, lines
+
+
+def _short(found: Sequence[float]) -> str:
+    return f"{fmean(found):.3f} ± {standard_error(found):.3f}" if found else "—"
+
+
+def _mean_of(sets: Sequence[Sequence[float]]) -> str:
+    """The mean over sets of bags, with the error that it inherits from each of them."""
+    if not all(sets):
+        return "—"
+    error = sum(standard_error(found) ** 2 for found in sets) ** 0.5 / len(sets)
+    return f"{fmean(fmean(found) for found in sets):.3f} ± {error:.3f}"
+
+
+def _figure(experiment: type[MIL], results: Sequence[Mapping[str, Any]]) -> Figure:
+    """Accuracy of each row on each set of bags, with its standard error."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 5.6), layout="constrained")
+    axes = figure.subplots(2, 3, sharey=True)
+    rows = [row for row in experiment.ROWS if any(r["row"] == row for r in results)]
+    for name, ax in zip(NAMES, axes.flat, strict=True):
+        for place, row in enumerate(rows):
+            found = values([r for r in results if r["row"] == row and r["bags"] == name], "accuracy")
+            if found:
+                color = "C1" if "dmps" in row or row == "attentive" else "C0"
+                ax.errorbar(fmean(found), place, xerr=standard_error(found), fmt="o", color=color, capsize=3)
+        if name in PUBLISHED[REFERENCE]:
+            ax.axvline(PUBLISHED[REFERENCE][name], color="0.5", linestyle=":", linewidth=1)
+        ax.set_title(name, fontsize=10)
+        ax.grid(axis="x", alpha=0.3)
+    axes[0, 0].set_yticks(range(len(rows)), [experiment.ROWS[row] for row in rows])
+    axes[0, 0].invert_yaxis()
+    figure.supxlabel(f"test accuracy ± standard error over folds; dotted: {REFERENCE}", fontsize=9)
+    return figure

@@ -1,0 +1,39 @@
+"""Scores of several results as one number and how far it spreads."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+
+def values(results: Sequence[Mapping[str, Any]], key: str) -> list[float]:
+    """A score of each result, or of each fold of it where there are folds.
+
+    >>> values([{"auc": 0.5}, {"folds": [{"auc": 0.7}, {"auc": 0.8}], "auc": 0.75}, {}], "auc")
+    [0.5, 0.7, 0.8]
+    """
+    parts = [part for result in results for part in result.get("folds", [result])]
+    return [part[key] for part in parts if key in part]
+
+
+def standard_error(found: Sequence[float]) -> float:
+    """The standard error of the mean, as if all values were independent; zero for a single one.
+
+    >>> round(standard_error([0.5, 0.7, 0.6, 1.0]), 4)
+    0.108
+    """
+    return stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
+
+
+def spread(results: Sequence[Mapping[str, Any]], key: str) -> str:
+    """The mean of a score ± its standard deviation over seeds or, with folds, its standard error over them.
+
+    >>> spread([{"auc": 0.5}, {"auc": 0.7}], "auc")
+    '0.6000 ± 0.1414'
+    """
+    found = values(results, key)
+    if not found:
+        return "—"
+    mean = f"{fmean(found):.4f}"
+    if len(set(found)) == 1:
+        return mean
+    return f"{mean} ± {standard_error(found) if 'folds' in results[0] else stdev(found):.4f}"
