@@ -42,12 +42,15 @@ bench: .venv/installed
 	$(BIN)/python -m benchmarks.loop_overhead
 	$(BIN)/python -m benchmarks.counting_step
 	$(BIN)/python -m benchmarks.pointcloud_step
+	$(BIN)/python -m benchmarks.histology_step
 
 docs: .venv/installed
 	$(BIN)/setwise figure gaussian --out docs/figures
 	$(BIN)/setwise figure counting --out docs/figures
 	$(BIN)/setwise figure pointcloud --out docs/figures
 	$(BIN)/setwise figure diffusion --out docs/figures
+	$(BIN)/setwise figure histology --out docs/figures
+	$(BIN)/setwise figure mil --out docs/figures
 	$(BIN)/python -m docs.refresh
 
 clean:

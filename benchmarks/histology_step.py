@@ -1,7 +1,7 @@
-"""A training step of D-DMPS on the patches of one histology image, against the same step written plainly.
+"""A training step of D-DMPS on all patches of one histology image, against the same step written plainly.
 
 The plain one has torch's own layers in single precision, channels first, ReLU before pooling, and the
-textbook graph; its patches are numbers, ours are bytes. Both have the same weights, blocks, loss and
+textbook graph; its patches are numbers already, ours are bytes. Both have the same weights, blocks, loss and
 optimiser. They are timed with one thread and with two, under the allocator's default settings.
 """
 
@@ -13,21 +13,10 @@ from torch import Tensor, nn
 import setwise as sw
 from benchmarks.dense_step import PlainGraph
 from benchmarks.measure import record, side_by_side
+from setwise.experiments.histology import DIM, HIDDEN, Histology
+from setwise.train import Batch
 
-PATCHES, SIDE, DIM, EMBEDDING, ROUNDS = 672, 32, 512, 1024, 11
-
-
-def convolutions() -> nn.Module:
-    """The encoder as it is here."""
-    return sw.ElementEncoder(
-        nn.Sequential(
-            sw.ConvPool(3, 36, kernel=4),
-            sw.ConvPool(36, 48, kernel=3),
-            nn.Flatten(),
-            sw.Dense(1728, DIM, activation="tanh"),
-            sw.Dense(DIM, DIM, activation="tanh"),
-        )
-    )
+PATCHES, ROUNDS = 672, 11
 
 
 class Plain(nn.Module):
@@ -46,18 +35,12 @@ class Plain(nn.Module):
         return out
 
 
-def build(encoder: nn.Module, graph: type[sw.LatentGraph]) -> sw.DMPS:
-    """D-DMPS at the size of the experiment."""
-    kernel = graph(DIM, (DIM, EMBEDDING), activation="tanh")
-    return sw.DMPS.build(3, 1, dim=DIM, graph=kernel, activation="tanh", encoder=encoder)
-
-
-def step(model: nn.Module, x: Tensor) -> Callable[[], None]:
-    y = torch.ones(1, dtype=torch.long)
+def step(model: nn.Module, batch: Batch) -> Callable[[], None]:
+    sets, y = batch
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
 
     def train() -> None:
-        sw.Binary().loss(model(x), y).backward()
+        sw.Binary().loss(model(sets.x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -65,18 +48,21 @@ def step(model: nn.Module, x: Tensor) -> Callable[[], None]:
 
 
 def main() -> None:
-    patches = torch.randint(0, 256, (1, PATCHES, 3, SIDE, SIDE), dtype=torch.uint8)
-    numbers = patches / 255
-    ours = build(convolutions(), sw.LatentGraph).initialize_bandwidth(patches)
-    plain = build(Plain(), PlainGraph)
+    experiment = Histology(patches=PATCHES)
+    batch, y = experiment.batches(0)(1)
+    ours = experiment.model("d-dmps-ldc", 0)
+    kernel = PlainGraph(DIM, HIDDEN, activation="tanh")
+    plain = sw.DMPS.build(3, 1, dim=DIM, graph=kernel, activation="tanh", encoder=Plain())
+    (scale,) = (layer for layer in ours.modules() if isinstance(layer, sw.Standardize))
+    numbers = sw.SetBatch(scale(batch.elements.flatten(0, 1)).view(batch.x.shape))
     with torch.no_grad():
         for p, q in zip(plain.parameters(), ours.parameters(), strict=True):
             p.copy_(q)
-        gap = (ours(patches) - plain(numbers)).abs().max().item()
+        gap = (ours(batch.x) - plain(numbers.x)).abs().max().item()
     milliseconds = {}
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        times = side_by_side({"plain": step(plain, numbers), "ours": step(ours, patches)}, ROUNDS)
+        times = side_by_side({"plain": step(plain, (numbers, y)), "ours": step(ours, (batch, y))}, ROUNDS)
         milliseconds[threads] = {name: 1e3 * seconds for name, seconds in times.items()}
     ratios = {threads: times["plain"] / times["ours"] for threads, times in milliseconds.items()}
     record(
@@ -86,8 +72,8 @@ def main() -> None:
             "plain_over_ours_by_threads": ratios,
             "milliseconds_by_threads": milliseconds,
             "largest_difference": gap,
-            "patches": PATCHES,
-            "data": "random bytes",
+            "patches": batch.x.shape[1],
+            "data": experiment.data,
             "rounds": ROUNDS,
         },
     )

@@ -34,6 +34,7 @@ def benchmarks() -> str:
     loop = read_json(RESULTS / "benchmarks" / "loop_overhead.json")
     counting = read_json(RESULTS / "benchmarks" / "counting_step.json")
     points = read_json(RESULTS / "benchmarks" / "pointcloud_step.json")
+    tissue = read_json(RESULTS / "benchmarks" / "histology_step.json")
     lines = [
         ["Training step / its matrix products alone", f"{dense['step_over_products']:.2f}"],
         ["Training step / plain `cdist → exp → softmax → matmul`", f"{dense['step_over_plain']:.2f}"],
@@ -43,6 +44,10 @@ def benchmarks() -> str:
         ["Set Transformer (SAB) / D-DMPS, step on 1000 points", f"{points['transformer_over_dmps']:.2f}"],
         ["Its memory / that of D-DMPS", f"{points['transformer_over_dmps_memory']:.2f}"],
         ["Preparing 1000 points / that step of D-DMPS", f"{points['preparation_over_dmps']:.3f}"],
+        *(
+            [f"Plain / our training step on 672 patches, threads: {threads}", f"{ratio:.2f}"]
+            for threads, ratio in tissue["plain_over_ours_by_threads"].items()
+        ),
     ]
     return markdown(["Ratio", "Measured"], lines)
 
@@ -53,6 +58,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "counting": lambda: whole("counting"),
     "pointcloud": lambda: whole("pointcloud"),
     "diffusion": lambda: whole("diffusion"),
+    "histology": lambda: whole("histology"),
+    "mil": lambda: whole("mil"),
     "benchmarks": benchmarks,
 }
 

@@ -15,6 +15,12 @@ from setwise.nn import convpool
 from setwise.nn.convpool import conv_pool
 
 
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let layers of few channels take the way of many: the tests are faster."""
+    monkeypatch.setattr(convpool, "FEW", 1)
+
+
 def drawing(m: int = 5, height: int = 23, width: int = 30, seed: int = 0) -> torch.Tensor:
     return torch.rand(m, 1, height, width, generator=torch.Generator().manual_seed(seed)) < 0.3
 
@@ -151,6 +157,14 @@ def test_some_images_at_a_time_give_what_plain_layers_give(
             assert torch.equal(conv_pool(*inputs), out)
 
 
+def test_few_channels_take_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = operands(3, 2, 3, (8, 9), torch.float64)
+    ours = conv_pool(*inputs)
+    monkeypatch.setattr(convpool, "FEW", 6)
+    assert "ConvPool" not in str(conv_pool(*inputs).grad_fn)
+    assert torch.allclose(conv_pool(*inputs), ours)
+
+
 def test_first_and_second_derivatives() -> None:
     inputs = operands(2, 2, 3, (7, 8), torch.float64)
     assert torch.autograd.gradcheck(conv_pool, inputs)
@@ -250,7 +264,7 @@ def test_compiles_without_graph_breaks() -> None:
     """In a process of its own: the run-time type checks of the other tests cannot be traced."""
     program = """
 import torch, setwise as sw
-layer, x = sw.ConvPool(3, 4, kernel=4), torch.randn(2, 3, 9, 9)
+layer, x = sw.ConvPool(3, 16, kernel=4), torch.randn(2, 3, 9, 9)
 compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
 assert torch.allclose(compiled(x), layer(x), atol=1e-5)
 a, b = (torch.autograd.grad(f(x).square().sum(), layer.convolution.weight)[0] for f in (compiled, layer))

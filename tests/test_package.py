@@ -29,7 +29,7 @@ LAYERS = [
     ["nn.models", "data.modelnet", "data.histology"],
     ["nn.baselines", "nn.distinct"],
     ["nn.mil"],
-    ["train", "importance"],
+    ["train", "explain"],
     ["experiments.base", "experiments.scores"],
     ["experiments.*"],
     ["experiments"],

@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "setwise.config": ["Training"],
+    "setwise.explain": ["importance", "strongest"],
     "setwise.functional": [
         "dirichlet_energy",
         "laplace_kernel",
@@ -65,6 +66,8 @@ __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
     from setwise.config import Training as Training
+    from setwise.explain import importance as importance
+    from setwise.explain import strongest as strongest
     from setwise.functional import dirichlet_energy as dirichlet_energy
     from setwise.functional import laplace_kernel as laplace_kernel
     from setwise.functional import matern32_kernel as matern32_kernel

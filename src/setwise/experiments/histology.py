@@ -268,7 +268,7 @@ def _example(model: nn.Module, patches: Tensor) -> dict[str, Any]:
     """How much each patch counts and, on a latent graph, what the one that counts most is connected to."""
     import torch
 
-    from setwise.importance import importance, strongest
+    from setwise.explain import importance, strongest
 
     x = patches.unsqueeze(0)
     attends = isinstance(getattr(model, "pool", None), sw.AttentionPool)
@@ -314,7 +314,7 @@ def _accuracy_figure(experiment: type[Histology], results: Sequence[Mapping[str,
     ax.set(xlabel="test accuracy ± standard error over folds")
     ax.set_title(f"{results[0]['data']}, {steps:,} batches a fold", fontsize=10)
     ax.grid(axis="x", alpha=0.3)
-    ax.legend(frameon=False, loc="best")
+    figure.legend(frameon=False, loc="outside lower center", ncols=3)
     return figure
 
 
@@ -354,19 +354,24 @@ def _heatmaps(
     """A line with the images, and one for each row with the weights that its patches have."""
     from setwise.plots import patch_heatmap
 
-    names = [name for name in images.names if name in _shown(next(iter(chosen.values())))]
-    figure, axes = _grid(1 + len(chosen), len(names))
-    for column, name in enumerate(names):
-        i = images.names.index(name)
-        axes[0][column].imshow(images.image(i).numpy())
-        axes[0][column].set_title(images.classes[int(images.labels[i])], fontsize=10)
-        for line, (row, result) in enumerate(chosen.items(), start=1):
-            example, ax = _shown(result)[name], axes[line][column]
+    said = {
+        "attention": "attention, dark where there is more",
+        "integrated-gradients": "integrated gradients, red for malignant, blue against",
+    }
+    numbers = _numbers(images, next(iter(chosen.values())))
+    figure, lines = _lines(1 + len(chosen), len(numbers))
+    for i, ax in zip(numbers, lines[0][1], strict=True):
+        ax.imshow(images.image(i).numpy())
+        ax.set_title(images.classes[int(images.labels[i])], fontsize=10)
+        ax.set_axis_off()
+    for (row, result), (line, axes) in zip(chosen.items(), lines[1:], strict=True):
+        shown = _shown(result)
+        method = next(iter(shown.values()))["method"]
+        line.suptitle(f"{experiment.ROWS[row]}: {said[method]}", fontsize=11)
+        for i, ax in zip(numbers, axes, strict=True):
+            example = shown[images.names[i]]
             patch_heatmap(images.image(i), images.coords[i], example["importance"], size=images.size, ax=ax)
             ax.set_title(f"log-odds of malignant {example['log_odds']:+.1f}", fontsize=9)
-            if not column:
-                how = str(example["method"]).replace("-", " ")
-                ax.set_ylabel(f"{experiment.ROWS[row]}\n{how}", fontsize=9)
     return figure
 
 
@@ -376,12 +381,12 @@ def _neighbours(
     """For each row and image, the patch that counts most and those it listens to most."""
     from setwise.plots import patch_neighbours
 
-    names = [name for name in images.names if name in _shown(next(iter(chosen.values())))]
-    figure, axes = _grid(len(chosen), len(names))
-    for column, name in enumerate(names):
-        i = images.names.index(name)
-        for line, (row, result) in enumerate(chosen.items()):
-            example, ax = _shown(result)[name], axes[line][column]
+    numbers = _numbers(images, next(iter(chosen.values())))
+    figure, lines = _lines(len(chosen), len(numbers))
+    for (row, result), (line, axes) in zip(chosen.items(), lines, strict=True):
+        line.suptitle(f"{experiment.ROWS[row]}: what the red patch listens to most", fontsize=11)
+        for i, ax in zip(numbers, axes, strict=True):
+            example = _shown(result)[images.names[i]]
             weights = [0.0] * len(images.patches[i])
             for neighbour, weight in zip(example["neighbours"], example["weights"], strict=True):
                 weights[neighbour] = weight
@@ -389,17 +394,18 @@ def _neighbours(
                 images.image(i), images.coords[i], weights, example["chosen"], size=images.size, ax=ax
             )
             ax.set_title(images.classes[int(images.labels[i])], fontsize=9)
-            if not column:
-                ax.set_ylabel(experiment.ROWS[row], fontsize=9)
     return figure
 
 
-def _grid(lines: int, columns: int) -> tuple[Figure, Any]:
-    """Axes for images, without ticks."""
+def _numbers(images: PatchedImages, result: Mapping[str, Any]) -> list[int]:
+    """Which images a result has examples of."""
+    return [i for i, name in enumerate(images.names) if name in _shown(result)]
+
+
+def _lines(lines: int, columns: int) -> tuple[Figure, list[tuple[Any, Any]]]:
+    """A figure of lines with a title and axes each."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3.1 * columns, 2.85 * lines), layout="constrained")
-    axes = figure.subplots(lines, columns, squeeze=False)
-    for ax in axes.flat:
-        ax.set(xticks=[], yticks=[])
-    return figure, axes
+    figure = Figure(figsize=(3.1 * columns, 3.15 * lines), layout="constrained")
+    parts = figure.subfigures(lines, 1, squeeze=False)[:, 0]
+    return figure, [(part, part.subplots(1, columns, squeeze=False)[0]) for part in parts]

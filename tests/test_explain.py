@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import setwise as sw
-from setwise import importance as module
-from setwise.importance import importance, strongest
+from setwise import explain as module
+from setwise.explain import importance, strongest
 from tests.cases import (
     BASELINES,
     COUNTERS,
