@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from setwise.data import bags as module
 from setwise.data.bags import (
     MIL_NAMES,
     Bag,
@@ -28,6 +27,7 @@ from setwise.data.bags import (
     load_mil,
     to_torchmil,
 )
+from setwise.data.bags import folder as files
 from setwise.sets import SetBatch
 
 REAL = Path(os.environ.get("SETWISE_DATA") or "nowhere") / "mil" / "mil_classic.npz"
@@ -76,8 +76,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return counted
 
-    for suffix, read in module._FORMATS.items():
-        monkeypatch.setitem(module._FORMATS, suffix, counting(read))
+    for suffix, read in files._FORMATS.items():
+        monkeypatch.setitem(files._FORMATS, suffix, counting(read))
     return counts
 
 

@@ -65,6 +65,10 @@ def test_large_groups_go_first() -> None:
         folds = stratified_folds(torch.zeros(20, dtype=torch.long), 2, seed=seed, groups=groups)
         assert folds[:10].unique().numel() == folds[10:].unique().numel() == 1
         assert folds[0] != folds[-1]
+        labels = torch.tensor([0] * 18 + [1] * 2)  # of the rare class, one goes to either fold
+        folds = stratified_folds(labels, 2, seed=seed, groups=groups)
+        assert sorted(folds.bincount().tolist()) == [9, 11]
+        assert folds[18] != folds[19]
 
 
 def test_rare_classes_are_spread_before_sizes() -> None:

@@ -20,9 +20,9 @@ def stratified_folds(
     """The fold of each bag, from 0 to k - 1, drawn at random.
 
     The numbers of bags of a class differ by at most one between folds, and so do the sizes of the folds.
-    With groups, these come one after the other, the largest first and otherwise at random, to the fold that
-    thereby stays most even in its classes and its size: Σ_f Σ_c (share of class c in fold f)², in which
-    being a bag counts as a class too, grows least. Balance is then as good as the groups allow such an order.
+    With groups, that is so as far as they allow. They come one after the other, the largest first and
+    otherwise at random, each to the fold with which Σ_f Σ_c (share of class c that is in fold f)² grows
+    least; all bags together count as a class too, so that this keeps the sizes even.
 
     Args:
         labels: the class of each bag. A class of fewer than k bags is missing in some folds.
@@ -74,9 +74,8 @@ def _numbered(
     """The number of each bag's group, and how many groups there are."""
     if len(groups) != bags:
         raise ValueError(f"groups must be {bags}, one a bag, got {len(groups)}")
-    # Elements of a tensor are hashed by where they are, not by what they are.
-    plain = groups.tolist() if isinstance(groups, Tensor | np.ndarray) else list(groups)
-    plain = [group.item() if isinstance(group, Tensor) else group for group in plain]
+    # A tensor is hashed by which object it is, not by its value.
+    plain = [group.item() if isinstance(group, Tensor) else group for group in groups]
     for i, group in enumerate(plain):
         if group != group:
             raise ValueError(f"groups must be known for every bag, got {group} for bag {i}")

@@ -1,0 +1,74 @@
+"""Batches of bags as torchmil has them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+from setwise.sets import SetBatch
+
+
+def to_torchmil(
+    batch: SetBatch, y: Shaped[Tensor, "b ..."], coords: Shaped[Tensor, "b n axes"] | None = None
+) -> dict[str, Tensor]:
+    """A batch as torchmil's ``collate_fn`` makes it: ``X``, ``Y``, ``mask`` and, if given, ``coords``.
+
+    The mask is 1 for instances and 0 for padding, which is filled with zeros, as there.
+
+    Args:
+        batch: the bags.
+        y: the label of each.
+        coords: where the instances lie, padded like the batch.
+
+    >>> batch = SetBatch.from_list([torch.ones(1, 3), torch.ones(2, 3)])
+    >>> found = to_torchmil(batch, torch.tensor([0, 1]))
+    >>> list(found), found["mask"].tolist()
+    (['X', 'Y', 'mask'], [[1, 0], [1, 1]])
+    """
+    x = batch.elements
+    if len(y) != len(x):
+        raise ValueError(f"y must be [{len(x)}], one a bag, got {list(y.shape)}")
+    if coords is not None and (coords.dim() != 3 or coords.shape[:2] != x.shape[:2]):
+        raise ValueError(f"coords must be [{x.shape[0]}, {x.shape[1]}, 2], got {list(coords.shape)}")
+    mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if batch.mask is None else batch.mask
+    found = {"X": _zero_padding(x, mask), "Y": y, "mask": mask.to(torch.uint8)}
+    return found if coords is None else {**found, "coords": _zero_padding(coords, mask)}
+
+
+def from_torchmil(
+    batch: Mapping[str, Any],
+) -> tuple[SetBatch, Shaped[Tensor, "b ..."], Shaped[Tensor, "b n axes"] | None]:
+    """The bags, labels and, if there are any, coordinates of a batch of torchmil's.
+
+    The mask may be bool or have ones and zeros; without it, all instances are real. Labels ``[b, 1]``, as
+    torchmil makes of label files of shape ``(1,)``, become ``[b]``. Other keys, such as ``adj``, are ignored.
+
+    >>> x, y = torch.ones(2, 4, 3), torch.tensor([0, 1])
+    >>> mask = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]])
+    >>> found, labels, coords = from_torchmil({"X": x, "Y": y, "mask": mask})
+    >>> found.sizes.tolist(), labels.tolist(), coords
+    ([2, 4], [0, 1], None)
+    """
+    keys = [str(key) for key in batch.keys()]  # noqa: SIM118 (a TensorDict iterates over its batch)
+    if not {"X", "Y"} <= set(keys):
+        raise ValueError(f"expected a batch with X and Y, got {', '.join(sorted(keys)) or 'nothing'}")
+    x, y = torch.as_tensor(batch["X"]), torch.as_tensor(batch["Y"])
+    if x.dim() < 3:
+        raise ValueError(f"X must be [bags, instances, features], got {list(x.shape)}")
+    if y.dim() == 2 and y.shape[1] == 1:
+        y = y.squeeze(1)
+    if y.shape[:1] != x.shape[:1]:
+        raise ValueError(f"Y must be [{len(x)}], one a bag, got {list(y.shape)}")
+    mask = torch.as_tensor(batch["mask"]) if "mask" in keys else None
+    if mask is not None and not ((mask == 0) | (mask == 1)).all():
+        raise ValueError(f"mask must be 1 for instances and 0 for padding, got {mask.unique().tolist()}")
+    coords = torch.as_tensor(batch["coords"]) if "coords" in keys else None
+    return SetBatch(x, None if mask is None else mask.bool()), y, coords
+
+
+def _zero_padding(values: Tensor, mask: Tensor) -> Tensor:
+    values = values.clone()
+    values[~mask] = 0
+    return values
