@@ -432,13 +432,27 @@ def test_the_width_is_that_of_the_first_readable_bag(reads: Counter[str], tmp_pa
     assert not reads
     assert bags.dim == 5
     assert reads == {"bad.npy": 1, "0.npy": 1}
-    sentence = f"{tmp_path / '1.npy'}: expected 5 features an instance, got 3"
-    assert bags.check()["1"] == sentence
     part = bags_from_folder(tmp_path, labels).subset([3, 4])  # has the width of the whole
-    with pytest.raises(ValueError, match=exactly(sentence)):
+    with pytest.raises(
+        ValueError, match=exactly(f"{tmp_path / '1.npy'}: expected 5 features an instance, got 3")
+    ):
         part[0]
     assert part.dim == 5
-    assert bags.usable().names == ("0",)
+
+
+def test_the_width_is_that_of_most_bags_once_all_have_been_read(reads: Counter[str], tmp_path: Path) -> None:
+    for i, d in enumerate((5, 3, 3, 4)):
+        write(tmp_path / f"{i}.npy", numbered(i, 4, d))
+    bags = bags_from_folder(tmp_path, {str(i): i % 2 for i in range(4)})
+    assert bags.dim == 5
+    assert bags.check() == {
+        str(i): f"{tmp_path / f'{i}.npy'}: expected 3 features an instance, got {d}"
+        for i, d in ((0, 5), (3, 4))
+    }
+    assert reads == {"0.npy": 2, "1.npy": 1, "2.npy": 1, "3.npy": 1}  # the first once more, for the width
+    assert bags.dim == 3
+    assert bags.usable().names == ("1", "2")
+    assert Bags.from_arrays([numbered(0, 1, 3), numbered(1, 1, 2)], [0, 1]).usable().dim == 3  # a tie
 
 
 def test_the_width_can_be_given(reads: Counter[str], tmp_path: Path) -> None:

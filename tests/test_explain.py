@@ -12,6 +12,8 @@ from torch import Tensor, nn
 import setwise as sw
 from setwise import explain as module
 from setwise.explain import importance, strongest
+from setwise.nn.models import DMPS
+from setwise.sets import Elements
 from tests.cases import (
     BASELINES,
     COUNTERS,
@@ -489,3 +491,17 @@ def test_the_strongest_refuse_what_is_no_graph_or_no_element(unchecked: None) ->
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
             strongest(*arguments)
+
+
+def test_a_model_with_its_own_forward_is_not_taken_apart() -> None:
+    class Both(DMPS):
+        def forward(self, x: Elements, mask: Tensor | None = None) -> Tensor:
+            return super().forward(x, mask) + x.sum((1, 2)).unsqueeze(1)
+
+    x = torch.randn(2, 4, 3)
+    model = DMPS.build(3, 1, dim=5)
+    model.__class__ = Both
+    wrapped = nn.Sequential()
+    wrapped.forward = lambda x, mask=None: model(x, mask)
+    for method in ("leave-one-out", "integrated-gradients"):
+        torch.testing.assert_close(importance(model, x, method=method), importance(wrapped, x, method=method))

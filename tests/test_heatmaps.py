@@ -128,8 +128,6 @@ def test_images_are_bytes_or_floats_and_all_may_be_tensors() -> None:
             ax = draw(*arguments, size=2)
             for a, b in zip(ax.images, expected.images, strict=True):
                 assert np.allclose(a.get_array(), b.get_array())
-    ax = plots.patch_heatmap(np.full((2, 2, 3), 1.5), [[0, 0]], [1.0], size=2)
-    assert np.allclose(ax.images[0].get_array(), 1)
 
 
 def test_neighbours_keep_their_colours_and_have_frames() -> None:
@@ -199,6 +197,11 @@ def test_a_gallery_shows_the_highest_first() -> None:
     [
         ({"image": IMAGE[0]}, "image must be [h, w, 3] of bytes or floats, got uint8 [8, 3]"),
         ({"image": IMAGE[..., :1]}, "image must be [h, w, 3] of bytes or floats, got uint8 [6, 8, 1]"),
+        (
+            {"image": IMAGE.astype(float)},
+            f"an image of floats must lie between 0 and 1, got {IMAGE.min()} to {IMAGE.max()}",
+        ),
+        ({"coords": np.full((len(COORDS), 2), np.nan)}, "coords must be finite, got NaN or infinite ones"),
         ({"image": IMAGE.astype(int)}, "image must be [h, w, 3] of bytes or floats, got int64 [6, 8, 3]"),
         ({"coords": COORDS[:, 0]}, "coords must be [n, 2] with n at least 1, got [12]"),
         ({"coords": np.ones((12, 3))}, "coords must be [n, 2] with n at least 1, got [12, 3]"),

@@ -284,6 +284,104 @@ def test_broken_folds_are_named(recorded: Path, tmp_path: Path, folds: Any, expe
         report.load_results(tmp_path, Histology)
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"folds": None}, "folds must be a list of scores, got None"),
+        ({"by": "patient"}, "by must be one of image, slide, got 'patient'"),
+        ({"folds": [{"accuracy": 1, "auc": "high"}]}, "in a fold, auc must be a number, got 'high'"),
+        ({"folds": [{"accuracy": 1}]}, "a fold must have examples and log_odds, got others"),
+        (
+            {
+                "folds": [
+                    {"accuracy": 1, "log_odds": {}, "examples": {"a": {"method": "x", "importance": []}}}
+                ]
+            },
+            "example 'a' must have log-odds, a method and importance, got less",
+        ),
+        (
+            {"folds": [{"accuracy": 1, "log_odds": {"a": 1}, "examples": {"a": {"method": "x"}}}]},
+            "example 'a' must have log-odds, a method and importance, got less",
+        ),
+    ],
+)
+def test_what_figures_would_stumble_over_is_named(
+    recorded: Path, tmp_path: Path, change: dict[str, Any], expected: str
+) -> None:
+    path = recorded / "results" / "histology" / "d-dmps-ldc_by-image_steps-2_seed-0.json"
+    (tmp_path / "histology").mkdir()
+    (tmp_path / "histology" / "x.json").write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=f"x.json is not a result of histology: {expected}"):
+        report.load_results(tmp_path, Histology)
+
+
+def test_results_of_other_settings_are_other_lines(recorded: Path) -> None:
+    results = report.load_results(recorded / "results", Histology)
+    (one,) = (r for r in results if r["row"] == "d-dmps-ldc" and r["by"] == "image")
+    again, other, elsewhere = (json.loads(json.dumps(one)) for _ in range(3))
+    other["config"]["stain"] = 0.5
+    elsewhere["config"]["threads"] = 7  # does not change a result
+    _, lines = report.table(Histology, [one, again, other, elsewhere])
+    assert [line[-1] for line in lines] == ["3 × 2 folds", "1 × 2 folds"]
+
+
+def test_a_column_tells_how_many_folds_it_is_of() -> None:
+    folds = [{"accuracy": 0.5, "auc": 0.75}, {"accuracy": 1.0}]
+    budget = {"steps": 1, "sets": 2, "seconds": 3.0}
+    result = {"row": "mean", "by": "image", "seed": 0, "folds": folds, "budget": budget}
+    _, lines = report.table(Histology, [result])
+    assert lines[0][4] == "0.7500 (1 of 2 folds)"
+
+
+def test_figures_take_the_largest_budget_and_the_first_seed(recorded: Path, drawn: PatchedImages) -> None:
+    results = report.load_results(recorded / "results", Histology)
+    longer, later = (json.loads(json.dumps(results)) for _ in range(2))
+    for r in longer:
+        r["budget"]["steps"] = 4
+        r["folds"] = [fold | {"log_odds": dict.fromkeys(fold["log_odds"], 7.0)} for fold in r["folds"]]
+    for r in later:
+        r["budget"]["steps"], r["seed"] = 4, 1
+    figures = Histology.figures([*results, *longer, *later])
+    titles = [ax.get_title() for line in figures["histology-heatmaps"].subfigs[1:] for ax in line.axes]
+    assert set(titles) == {"log-odds of malignant +7.0"}
+    (ax,) = figures["histology"].axes
+    assert ax.get_title().endswith("4 batches a fold")
+    assert [len(bar.lines[0].get_xdata()) for bar in ax.containers] == [2, 2]  # rows, by image and by slide
+
+
+def test_figures_make_do_with_what_there_is(recorded: Path) -> None:
+    results = report.load_results(recorded / "results", Histology)
+    for r in results:
+        r["row"] = {"gated-attention": "attention", "d-dmps-ldc": "v-dmps"}[r["row"]]
+    lines = Histology.figures(results)["histology-heatmaps"].subfigs
+    said = [line.get_suptitle() for line in lines]
+    assert [text.partition(":")[0] for text in said] == ["", "Attention", "V-DMPS"]
+    for r in results:
+        r["folds"] = [fold | {"examples": {}} for fold in r["folds"]]
+    assert list(Histology.figures(results)) == ["histology"]
+
+
+def test_a_refused_run_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="folds must be at most 12, the number of images, got 13"):
+        run(tmp_path, "mean", replace(SMALL, folds=13))
+    with pytest.raises(ValueError, match="folds must be at most 4, the number of slides, got 5"):
+        run(tmp_path, "mean", replace(SMALL, folds=5, by="slide"))
+    assert run(tmp_path, "mean")["accuracy"] >= 0
+
+
+def test_a_run_that_failed_after_a_checkpoint_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Histology, model: Any, seed: int) -> dict[str, Any]:
+        raise ValueError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Histology, "test", fail)
+        with pytest.raises(ValueError, match="no"):
+            run(tmp_path, "mean")
+    with pytest.raises(FileExistsError, match="already holds a run: continue it with --resume"):
+        run(tmp_path, "mean")
+    assert run(tmp_path, "mean", resume=True)["accuracy"] >= 0
+
+
 def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(tmp_path / "a", "mean")
     tests = []

@@ -54,6 +54,13 @@ def test_sizes_are_those_asked_for() -> None:
     assert sw.PooledMIL.build(4, 2, dim=6, encoder=encoder).encoder is encoder
 
 
+def test_a_pool_may_be_a_module() -> None:
+    pool = sw.SumPool()
+    assert sw.PooledMIL.build(4, 2, pool=pool).pool is pool
+    with pytest.raises(ValueError, match="hidden must be at least 1, got 0"):
+        sw.PooledMIL.build(4, 2, hidden=0)
+
+
 def test_an_unknown_pool_is_refused(unchecked: None) -> None:
     expected = r"pool must be one of \['attention', 'gated', 'max', 'mean'\], got 'median'"
     with pytest.raises(ValueError, match=expected):

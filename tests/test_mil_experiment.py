@@ -176,6 +176,36 @@ def test_absurd_values_are_refused(changes: dict[str, Any], expected: str) -> No
         replace(SMALL, **changes)
 
 
+def test_a_sweep_may_say_all(tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
+    main(
+        [
+            "run",
+            "mil",
+            "--row",
+            "mean",
+            "--folds",
+            "2",
+            "--training.steps",
+            "1",
+            "--sweep",
+            "fox",
+            "all",
+            *out,
+        ]
+    )
+    assert len(list((tmp_path / "results" / "mil").iterdir())) == 6
+    with pytest.raises(ValueError, match="folds must be at most 20, the number of bags, got 21"):
+        run(tmp_path / "b", "mean", replace(SMALL, folds=21))
+
+
+def test_a_result_on_unknown_bags_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mil").mkdir()
+    (tmp_path / "mil" / "x.json").write_text(json.dumps(result("mean", "lion", 0, 0.5)))
+    with pytest.raises(ValueError, match=r"bags must be one of musk1, .*, got 'lion'"):
+        report.load_results(tmp_path, MIL)
+
+
 def test_without_the_file_there_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,19 +226,28 @@ def result(row: str, bags: str, seed: int, *values: float) -> dict[str, Any]:
 def test_the_table_has_a_column_for_each_set_and_published_numbers_below() -> None:
     results = [result("mean", name, 0, 0.6, 0.8) for name in NAMES] + [result("mean", "fox", 1, 0.5, 0.5)]
     headings, lines = report.table(MIL, [*results, result("max", "musk2", 0, 0.9, 0.9)])
-    assert headings == ["Row", *NAMES, "Mean of five", "Mean of six", "Batches", "Minutes", "Seeds"]
+    assert headings == [
+        "Row",
+        *NAMES,
+        "Mean of five",
+        "Mean of six",
+        "AUC of six",
+        "Batches",
+        "Minutes",
+        "Seeds",
+    ]
     first = lines[0]
     assert first[0] == "Mean pooling"
     assert first[1] == "0.700 ± 0.100"
     assert first[3] == "0.600 ± 0.071"  # fox, over four folds
     assert first[7:9] == ["0.680 ± 0.042", "0.683 ± 0.039"]
-    assert first[9:] == ["160", "7.0", "1–2 × 2 folds"]
+    assert first[9:] == ["0.500 ± 0.000", "160", "3.5", "1–2 × 2 folds"]
     assert lines[1][:4] == ["Max pooling", "—", "0.900 ± 0.000", "—"]
     assert lines[1][7:9] == ["—", "—"]
     published = {line[0]: line[1:] for line in lines[2:]}
     assert list(published) == list(PUBLISHED)
     assert published["Gated Attention (Ilse et al. 2018)"] == [
-        "0.900", "0.863", "0.603", "0.845", "0.857", "—", "0.814", "—", "—", "—", "—"
+        "0.900", "0.863", "0.603", "0.845", "0.857", "—", "0.814", "—", "—", "—", "—", "—"
     ]  # fmt: skip
 
 

@@ -31,6 +31,7 @@ LAYERS = [
     ["nn.mil"],
     ["train", "explain"],
     ["experiments.base", "experiments.scores"],
+    ["experiments.configs"],
     ["experiments.*"],
     ["experiments"],
     ["experiments.runner", "experiments.report"],

@@ -168,6 +168,33 @@ def test_a_bad_image_is_named(tmp_path: Path) -> None:
         read_images([good], ["b"], classes=("a", "c"))
 
 
+def test_paths_may_be_words(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.png", random_image(32, 32))
+    assert read_images([str(path)], ["x"]).names == ("a",)
+
+
+def test_pixels_of_more_than_8_bits_are_refused(tmp_path: Path) -> None:
+    Image.fromarray(np.full((40, 40), 3000, dtype=np.uint16)).save(tmp_path / "deep.tif")
+    with pytest.raises(
+        ValueError, match=r"deep\.tif: expected pixels of at most 8 bits a colour, got pillow's"
+    ):
+        read_image(tmp_path / "deep.tif")
+
+
+def test_an_image_beyond_pillows_limit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "large.png", random_image(64, 64))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(
+        ValueError, match=r"large\.png is larger than pillow opens: expected at most about 1,000"
+    ):
+        read_image(path)
+
+
+def test_an_image_has_three_colours(unchecked: None) -> None:
+    with pytest.raises(ValueError, match=r"an image must be \[height, width, 3\], got \[40, 40, 4\]"):
+        patched(torch.zeros(40, 40, 4, dtype=torch.uint8))
+
+
 def test_what_does_not_fit_together_is_refused() -> None:
     patches, coords = patched(random_image(32, 32))
 

@@ -4,6 +4,7 @@ import io
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -57,7 +58,8 @@ def run(
         raise ValueError("seeds must name at least one seed, got none")
     _need_writable(out)
     _need_writable(results)
-    variants = [experiment.vary(value) for value in dict.fromkeys(sweep or experiment.values)]
+    named = [value for given in sweep for value in experiment.vary(given).values] or experiment.values
+    variants = [experiment.vary(value) for value in dict.fromkeys(named)]
 
     from setwise.experiments import runner
 
@@ -112,7 +114,11 @@ def figure(
     groups = report.by_data(report.load_results(results, chosen))
     out.mkdir(parents=True, exist_ok=True)
     for number, recorded in enumerate(groups.values()):
-        for name, picture in chosen.figures(recorded).items():
+        with warnings.catch_warnings(record=True) as said:
+            pictures = chosen.figures(recorded)
+        for warning in said:
+            print(f"setwise: {warning.message}", file=sys.stderr)
+        for name, picture in pictures.items():
             path = out / f"{name}{f'-{number + 1}' if number else ''}.png"
             picture.savefig(path, dpi=150)
             print(path)

@@ -131,7 +131,8 @@ class _Encoded(nn.Module):
 
 def _after_encoder(model: nn.Module, x: Elements, mask: Tensor) -> tuple[nn.Module, Tensor]:
     """The part of the model in which elements meet, and what enters it."""
-    if isinstance(model, DMPS | Layered) and type(model.encoder) in (MLP, ElementEncoder):
+    known = type(model).forward in (DMPS.forward, Layered.forward)  # an own one may do more with x
+    if known and isinstance(model, DMPS | Layered) and type(model.encoder) in (MLP, ElementEncoder):
         rest = copy.copy(model)
         rest._modules = rest._modules.copy()  # else the model itself would lose its encoder
         rest.encoder = _Encoded()

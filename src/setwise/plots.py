@@ -304,11 +304,17 @@ def _patches(
         raise ValueError(f"coords must be [n, 2] with n at least 1, got {list(corners.shape)}")
     if numbers.shape != (len(corners),):
         raise ValueError(f"expected one number for each of {len(corners)} patches, got {list(numbers.shape)}")
+    for what, given in (("coords", corners), ("values", numbers)):
+        if not np.isfinite(given).all():
+            raise ValueError(f"{what} must be finite, got NaN or infinite ones")
+    if pixels.dtype.kind == "f" and not ((pixels >= 0) & (pixels <= 1)).all():
+        found = f"{pixels.min():g} to {pixels.max():g}"
+        raise ValueError(f"an image of floats must lie between 0 and 1, got {found}")
     h, w, _ = pixels.shape
     if size < 1 or corners.min() < 0 or (corners + size > (w, h)).any():
         found = f"corners from {corners.min(0).tolist()} to {corners.max(0).tolist()}"
         raise ValueError(f"patches of side {size} must lie within the image of {w} × {h} pixels, got {found}")
-    pixels = pixels / 255 if pixels.dtype == np.uint8 else pixels.clip(0, 1)
+    pixels = pixels / 255 if pixels.dtype == np.uint8 else pixels
     return pixels, corners.astype(int), numbers.astype(float)
 
 

@@ -11,7 +11,7 @@ from setwise.randomness import generator
 
 
 def stratified_folds(
-    labels: Int[Tensor, " bags"],
+    labels: Int[Tensor, " bags"] | Int[np.ndarray, " bags"] | Sequence[int],
     k: int,
     *,
     seed: int,
@@ -38,6 +38,9 @@ def stratified_folds(
     >>> [labels[folds == fold].tolist() for fold in (0, 1)]
     [[0, 0, 1], [0, 0, 1]]
     """
+    labels = torch.as_tensor(labels)
+    if labels.dim() != 1:
+        raise ValueError(f"labels must be one a bag, got {list(labels.shape)}")
     bags = len(labels)
     if k < 2:
         raise ValueError(f"k must be at least 2, got {k}")

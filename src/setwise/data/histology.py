@@ -109,7 +109,7 @@ def load_histology(folder: Path | None = None) -> PatchedImages:
 
 
 def read_images(
-    paths: Sequence[Path],
+    paths: Sequence[Path | str],
     labels: Sequence[str],
     *,
     slides: Sequence[str] | None = None,
@@ -127,13 +127,14 @@ def read_images(
         size: the side of a patch in pixels.
         name: what to call the data.
     """
+    files = [Path(path) for path in paths]
     if len(labels) != len(paths):
         raise ValueError(f"expected a label for each of {len(paths)} images, got {len(labels)}")
     classes = tuple(sorted(set(labels))) if classes is None else classes
     if unknown := set(labels) - set(classes):
         raise ValueError(f"labels must be of {', '.join(classes)}, got {min(unknown)!r}")
     cut = []
-    for path in paths:
+    for path in files:
         try:
             cut.append(patched(read_image(path), size))
         except ValueError as error:
@@ -144,12 +145,12 @@ def read_images(
         coords=[coords for _, coords in cut],
         labels=torch.tensor([classes.index(label) for label in labels], dtype=torch.long),
         classes=classes,
-        names=tuple(path.stem for path in paths),
-        slides=tuple(path.stem for path in paths) if slides is None else tuple(slides),
+        names=tuple(path.stem for path in files),
+        slides=tuple(path.stem for path in files) if slides is None else tuple(slides),
     )
 
 
-def read_image(path: Path) -> UInt8[Tensor, "h w 3"]:
+def read_image(path: Path | str) -> UInt8[Tensor, "h w 3"]:
     """The pixels of an image file, red, green and blue."""
     try:
         from PIL import Image
@@ -157,11 +158,17 @@ def read_image(path: Path) -> UInt8[Tensor, "h w 3"]:
         raise ModuleNotFoundError("images need pillow: pip install 'setwise[data]'") from error
     try:
         with Image.open(path) as image:
-            return torch.from_numpy(np.array(image.convert("RGB")))
+            mode, pixels = image.mode, np.array(image.convert("RGB"))
     except (FileNotFoundError, PermissionError, IsADirectoryError):
         raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        limit = f"{Image.MAX_IMAGE_PIXELS:,} pixels (PIL.Image.MAX_IMAGE_PIXELS)"
+        raise ValueError(f"{path} is larger than pillow opens: expected at most about {limit}") from error
     except Exception as error:  # a damaged file may fail in any way there is
         raise ValueError(f"{path} is not a readable image: damaged, or of an unknown format") from error
+    if mode.startswith(("I", "F")):
+        raise ValueError(f"{path}: expected pixels of at most 8 bits a colour, got pillow's mode {mode}")
+    return torch.from_numpy(pixels)
 
 
 def patched(
@@ -178,6 +185,8 @@ def patched(
     """
     if size < 1:
         raise ValueError(f"size must be at least 1, got {size}")
+    if image.dim() != 3 or image.shape[2] != 3:
+        raise ValueError(f"an image must be [height, width, 3], got {list(image.shape)}")
     height, width = image.shape[:2]
     if min(height, width) < size:
         raise ValueError(f"an image must have at least {size} × {size} pixels, got {width} × {height}")

@@ -69,6 +69,11 @@ class Experiment(ABC):
         return None
 
     @classmethod
+    def fault(cls, result: Mapping[str, Any]) -> str | None:
+        """What else is wrong with a result on record that table and figures would stumble over."""
+        return None
+
+    @classmethod
     def paper(cls, row: str, value: Any) -> tuple[float, float | None] | None:
         """The paper's accuracy of a row and its deviation, at this value of what is varied."""
         return cls.PAPER[row]
@@ -136,6 +141,11 @@ class CrossValidated(Experiment):
     def trials(self, seed: int) -> Mapping[str, int]:
         """A training a fold; its seed tells both the deal and the fold, see `fold`."""
         return {f"fold-{fold}": seed * self.folds + fold for fold in range(self.folds)}
+
+    def at_most(self, there: int, what: str) -> None:
+        """Refuse more folds than there are things to deal."""
+        if self.folds > there:
+            raise ValueError(f"folds must be at most {there}, the number of {what}, got {self.folds}")
 
     def fold(self, seed: int) -> tuple[int, int]:
         """The deal and the fold within it that a training's seed stands for."""

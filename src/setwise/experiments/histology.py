@@ -35,7 +35,11 @@ EXAMPLES = (  # to be drawn with the weight of each patch; the first of each cla
     "ytma49_042403_malignant2_ccd",
 )
 NEIGHBOURS = 12
-SHOWN = ("gated-attention", "d-dmps-ldc", "contrast")
+SHOWN = (  # of each kind, the first that there is
+    ("gated-attention", "attention"),
+    ("d-dmps-ldc", "d-dmps-fdc", "r-dmps", "v-dmps"),
+    ("contrast",),
+)
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,20 @@ class Histology(CrossValidated):
             raise ValueError(f"patches must be at least 1, got {self.patches}")
         if not 0 <= self.stain < 1:
             raise ValueError(f"stain must be at least 0 and below 1, got {self.stain}")
+
+    @classmethod
+    def fault(cls, result: Mapping[str, Any]) -> str | None:
+        """What else is wrong with a result."""
+        if result["by"] not in SCHEMES:
+            return f"by must be one of {', '.join(SCHEMES)}, got {result['by']!r}"
+        for fold in result["folds"]:
+            examples, log_odds = fold.get("examples"), fold.get("log_odds")
+            if not isinstance(examples, dict) or not isinstance(log_odds, dict):
+                return "a fold must have examples and log_odds, got others"
+            for name, example in examples.items():
+                if name not in log_odds or not {"method", "importance"} <= set(example):
+                    return f"example {name!r} must have log-odds, a method and importance, got less"
+        return None
 
     @classmethod
     def paper(cls, row: str, value: Any) -> tuple[float, float | None] | None:
@@ -155,6 +173,8 @@ class Histology(CrossValidated):
 
     def _parts(self, seed: int) -> tuple[PatchedImages, PatchedImages]:
         """The images to train on and those of the fold, to test on."""
+        images = _images()
+        self.at_most(len(set(images.slides)) if self.by == "slide" else len(images), f"{self.by}s")
         return _dealt(self.by, self.folds, *self.fold(seed))
 
 
@@ -326,11 +346,14 @@ def _tissue_figures(experiment: type[Histology], results: Sequence[Mapping[str, 
     if results[0]["data"] != images.name:
         warnings.warn(f"no heat maps: the images of {results[0]['data']} are not at hand", stacklevel=2)
         return {}
-    dealt = [r for r in results if r["by"] == "image"] or results
+    dealt = [r for r in results if r["by"] == "image" and _shown(r)] or [r for r in results if _shown(r)]
     found = {r["row"] for r in dealt}
+    if not found:
+        return {}
+    rows = [next((row for row in kind if row in found), "") for kind in SHOWN]
     chosen = {
         row: max((r for r in dealt if r["row"] == row), key=lambda r: (r["budget"]["steps"], -r["seed"]))
-        for row in [row for row in SHOWN if row in found] or sorted(found)[:1]
+        for row in [row for row in rows if row] or sorted(found)[:1]
     }
     graphs = {row: r for row, r in chosen.items() if "chosen" in next(iter(_shown(r).values()))}
     figures = {"histology-heatmaps": _heatmaps(experiment, images, chosen)}

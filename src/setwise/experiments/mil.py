@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import setwise as sw
 from setwise.config import Training
 from setwise.experiments.base import CrossValidated
+from setwise.experiments.configs import settings
 from setwise.experiments.scores import standard_error, values
 
 if TYPE_CHECKING:
@@ -103,6 +104,12 @@ class MIL(CrossValidated):
     def values(self) -> tuple[str, ...]:
         """The sets of bags to go through."""
         return NAMES if self.bags == "all" else (self.bags,)
+
+    @classmethod
+    def fault(cls, result: Mapping[str, Any]) -> str | None:
+        """What else is wrong with a result."""
+        found = result["bags"]
+        return None if found in NAMES else f"bags must be one of {', '.join(NAMES)}, got {found!r}"
 
     @property
     def data(self) -> str:
@@ -195,6 +202,7 @@ class MIL(CrossValidated):
 
     def _parts(self, seed: int) -> tuple[Bags, Bags]:
         """The bags to train on and those of the fold, to test on."""
+        self.at_most(len(_bags(self.bags)), "bags")
         return _dealt(self.bags, self.folds, *self.fold(seed))
 
 
@@ -262,20 +270,22 @@ ARCHITECTURES: Mapping[str, Callable[[Tensor, Tensor], nn.Module]] = {
 def _table(experiment: type[MIL], results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """A line a row and budget, a column a set of bags; then what others have published."""
     order = list(experiment.ROWS)
-    groups: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[int, int, str], list[Mapping[str, Any]]] = {}
     for r in results:
-        groups.setdefault((order.index(r["row"]), r["budget"]["steps"]), []).append(r)
-    headings = ["Row", *NAMES, "Mean of five", "Mean of six", "Batches", "Minutes", "Seeds"]
+        key = (order.index(r["row"]), r["budget"]["steps"], settings(r, experiment))
+        groups.setdefault(key, []).append(r)
+    headings = ["Row", *NAMES, "Mean of five", "Mean of six", "AUC of six", "Batches", "Minutes", "Seeds"]
     lines = []
-    for (place, steps), group in sorted(groups.items()):
+    for (place, steps, _), group in sorted(groups.items()):
         on = {name: [r for r in group if r["bags"] == name] for name in NAMES}
         seeds = sorted({len(found) for found in on.values() if found})
         lines.append([
             experiment.ROWS[order[place]],
             *(_short(values(on[name], "accuracy")) for name in NAMES),
             *(_mean_of([values(on[name], "accuracy") for name in names]) for names in (FIVE, NAMES)),
+            _mean_of([values(on[name], "auc") for name in NAMES]),
             f"{steps:,}" if steps else "—",
-            f"{sum(r['budget']['seconds'] for r in group) / 60:.1f}",
+            f"{sum(r['budget']['seconds'] for r in group) / 60 / len({r['seed'] for r in group}):.1f}",
             f"{'–'.join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))} × {len(group[0]['folds'])} folds",
         ])  # fmt: skip
     for label, published in PUBLISHED.items():
@@ -284,7 +294,7 @@ def _table(experiment: type[MIL], results: Sequence[Mapping[str, Any]]) -> tuple
             f"{fmean(published[name] for name in names):.3f}" if set(names) <= set(published) else "—"
             for names in (FIVE, NAMES)
         ]
-        lines.append([label, *shown, *means, "—", "—", "—"])
+        lines.append([label, *shown, *means, "—", "—", "—", "—"])
     return headings, lines
 
 
@@ -307,6 +317,8 @@ def _figure(experiment: type[MIL], results: Sequence[Mapping[str, Any]]) -> Figu
     figure = Figure(figsize=(11, 5.6), layout="constrained")
     axes = figure.subplots(2, 3, sharey=True)
     rows = [row for row in experiment.ROWS if any(r["row"] == row for r in results)]
+    most = {row: max(r["budget"]["steps"] for r in results if r["row"] == row) for row in rows}
+    results = [r for r in results if r["budget"]["steps"] == most[r["row"]]]
     for name, ax in zip(NAMES, axes.flat, strict=True):
         for place, row in enumerate(rows):
             found = values([r for r in results if r["row"] == row and r["bags"] == name], "accuracy")

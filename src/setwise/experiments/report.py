@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from setwise.experiments.base import CrossValidated
+from setwise.experiments.configs import settings
 from setwise.experiments.scores import spread
 from setwise.files import read_json
 
@@ -51,7 +53,7 @@ def _fault(result: Any, experiment: type[Experiment]) -> str | None:
     for key, value in numbers.items():
         if fault := _no_number(key, value):
             return fault
-    if fault := _folds_fault(result) or _budget_fault(result):
+    if fault := _folds_fault(result, experiment) or _budget_fault(result):
         return fault
     if result.get("experiment") != experiment.name:
         return f"its experiment is {result.get('experiment')!r}"
@@ -59,7 +61,7 @@ def _fault(result: Any, experiment: type[Experiment]) -> str | None:
         return f"data must be a name, got {result.get('data')!r}"
     if result.get("row") not in experiment.ROWS:
         return f"row must be one of {', '.join(experiment.ROWS)}, got {result.get('row')!r}"
-    return None
+    return experiment.fault(result)
 
 
 def _no_number(key: str, value: Any) -> str | None:
@@ -68,16 +70,19 @@ def _no_number(key: str, value: Any) -> str | None:
     return f"{key} must be a number, got {value!r}"
 
 
-def _folds_fault(result: Mapping[str, Any]) -> str | None:
-    """What is wrong with the folds of a result, if it has any."""
-    folds = result.get("folds", [{"accuracy": 0}])
+def _folds_fault(result: Mapping[str, Any], experiment: type[Experiment]) -> str | None:
+    """What is wrong with the folds of a result, where it must have them."""
+    if not issubclass(experiment, CrossValidated):
+        return None
+    folds = result.get("folds")
     if not isinstance(folds, list) or not folds:
         return f"folds must be a list of scores, got {folds!r}"
     for fold in folds:
         if not isinstance(fold, dict):
             return f"a fold must be an object, got {fold!r}"
-        if fault := _no_number("accuracy", fold.get("accuracy")):
-            return f"in a fold, {fault}"
+        for key in ["accuracy", *(column for column in experiment.COLUMNS if column in fold)]:
+            if fault := _no_number(key, fold.get(key)):
+                return f"in a fold, {fault}"
     return None
 
 
@@ -99,7 +104,7 @@ def _budget_fault(result: Mapping[str, Any]) -> str | None:
 def table(
     experiment: type[Experiment], results: Sequence[Mapping[str, Any]]
 ) -> tuple[list[str], list[list[str]]]:
-    """Headings and lines: one line for each row, varied value and budget; seeds are averaged.
+    """Headings and lines: one line for each row, varied value, budget and settings; seeds are averaged.
 
     The rows come in the paper's order. Numbers are the mean over seeds ± their standard deviation or, with
     cross-validation, over all folds of all seeds ± the standard error. A run that went on from another counts
@@ -107,17 +112,18 @@ def table(
     """
     if (own := experiment.table(results)) is not None:
         return own
-    groups: dict[tuple[int, Any, tuple[int, ...]], list[Mapping[str, Any]]] = {}
+    groups: dict[tuple[int, Any, tuple[int, ...], str], list[Mapping[str, Any]]] = {}
     order = list(experiment.ROWS)
     for r in results:
-        key = (order.index(r["row"]), r[experiment.varied], tuple(b["steps"] for b in _budgets(r)))
+        steps = tuple(budget["steps"] for budget in _budgets(r))
+        key = (order.index(r["row"]), r[experiment.varied], steps, settings(r, experiment))
         groups.setdefault(key, []).append(r)
     headings = [
         "Row", experiment.varied, "Test accuracy", "Paper", *experiment.COLUMNS.values(),
         "Batches", "Sets", "Minutes", "Seeds",
     ]  # fmt: skip
     lines = []
-    for (_, value, _), group in sorted(groups.items()):
+    for (_, value, *_), group in sorted(groups.items()):
         row = group[0]["row"]
         paper = experiment.paper(row, value)
         lines.append([

@@ -15,6 +15,7 @@ import torch
 
 import setwise
 from setwise.experiments.base import Experiment
+from setwise.experiments.configs import difference, filled
 from setwise.files import locked, read_json, write_json
 from setwise.progress import Bar, Silent
 from setwise.train import CHECKPOINT, History, fit, load_checkpoint
@@ -52,7 +53,12 @@ def run(
     if start is not None:
         _finished(start, experiment)
     with locked(folder):
-        return _run(experiment, row, seed, config, folder, record, start=start, resume=resume, show=show)
+        _claim(folder, experiment, resume=resume)
+        try:
+            return _run(experiment, row, seed, config, folder, record, start=start, resume=resume, show=show)
+        except Exception:
+            _leave(folder)
+            raise
 
 
 def _folder(out: Path, experiment: Experiment, row: str, seed: int) -> Path:
@@ -74,7 +80,6 @@ def _run(
     resume: bool,
     show: bool,
 ) -> dict[str, Any]:
-    _claim(folder, experiment, resume=resume)
     if (folder / "result.json").exists():
         result: dict[str, Any] = read_json(folder / "result.json")
         write_json(record, result)
@@ -220,13 +225,23 @@ def _claim(folder: Path, experiment: Experiment, *, resume: bool) -> None:
     path = folder / "config.json"
     wanted = {**asdict(experiment), "data": experiment.data}
     if path.exists():
-        found = _filled(read_json(path), asdict(type(experiment)()))
+        found = filled(read_json(path), asdict(type(experiment)()))
         if found != wanted:
             raise ValueError(
-                f"{folder} holds a run with another configuration ({_difference(found, wanted)}): "
+                f"{folder} holds a run with another configuration ({difference(found, wanted)}): "
                 "choose another --out"
             )
     write_json(path, wanted)
+
+
+def _leave(folder: Path) -> None:
+    """Clear the folder of a run that failed before its first checkpoint, so that it blocks no other."""
+    if any(folder.rglob(CHECKPOINT)) or (folder / "result.json").exists():
+        return
+    for path in [*folder.glob("*/*"), *folder.glob("*.json*")]:
+        path.unlink(missing_ok=True)
+    for path in folder.glob("*/"):
+        path.rmdir()
 
 
 def _refuse_other(path: Path, experiment: Experiment, option: str) -> None:
@@ -236,42 +251,15 @@ def _refuse_other(path: Path, experiment: Experiment, option: str) -> None:
     result = read_json(path)
     if not isinstance(result, dict) or "accuracy" not in result:
         raise ValueError(f"{path} is not a result: remove it, or choose another {option}")
-    found, config = _filled(result.get("config"), asdict(type(experiment)())), asdict(experiment)
+    found, config = filled(result.get("config"), asdict(type(experiment)())), asdict(experiment)
     if found != config:
         raise FileExistsError(
-            f"{path} is the result of another configuration ({_difference(found, config)}): "
+            f"{path} is the result of another configuration ({difference(found, config)}): "
             f"choose another {option}"
         )
     if result.get("data") != experiment.data:
         on = f"{result.get('data')!r}, not on {experiment.data!r}"
         raise FileExistsError(f"{path} is a result on {on}: choose another {option}")
-
-
-def _filled(found: Any, defaults: Mapping[str, Any]) -> Any:
-    """A configuration on record, with the defaults of fields that are younger than it."""
-    if not isinstance(found, Mapping):
-        return found
-    missing = {key: value for key, value in defaults.items() if key not in found}
-    inner = {
-        key: _filled(found[key], value)
-        for key, value in defaults.items()
-        if key in found and isinstance(value, Mapping)
-    }
-    return {**missing, **found, **inner}
-
-
-def _difference(found: Any, wanted: Mapping[str, Any], prefix: str = "") -> str:
-    if not isinstance(found, Mapping):
-        return "unreadable"
-    for key in [*wanted, *found]:
-        if key not in wanted:
-            return f"{prefix}{key} is {found[key]} there and unknown here"
-        if isinstance(wanted[key], Mapping) and isinstance(found.get(key), Mapping):
-            if inner := _difference(found[key], wanted[key], f"{prefix}{key}."):
-                return inner
-        elif found.get(key) != wanted[key]:
-            return f"{prefix}{key} is {found.get(key)} there and {wanted[key]} here"
-    return ""
 
 
 @cache

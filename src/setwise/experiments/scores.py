@@ -33,7 +33,8 @@ def spread(results: Sequence[Mapping[str, Any]], key: str) -> str:
     found = values(results, key)
     if not found:
         return "—"
-    mean = f"{fmean(found):.4f}"
-    if len(set(found)) == 1:
-        return mean
-    return f"{mean} ± {standard_error(found) if 'folds' in results[0] else stdev(found):.4f}"
+    shown = f"{fmean(found):.4f}"
+    if len(set(found)) > 1:
+        shown += f" ± {standard_error(found) if 'folds' in results[0] else stdev(found):.4f}"
+    folds = sum(len(result.get("folds", ())) for result in results)
+    return f"{shown} ({len(found)} of {folds} folds)" if 0 < len(found) < folds else shown

@@ -62,7 +62,7 @@ class PooledMIL(Layered):
         *,
         dim: int = 64,
         hidden: int = 128,
-        pool: Literal["attention", "gated", "mean", "max"] = "gated",
+        pool: Literal["attention", "gated", "mean", "max"] | nn.Module = "gated",
         encoder: nn.Module | None = None,
         activation: str = "relu",
     ) -> "PooledMIL":
@@ -73,7 +73,7 @@ class PooledMIL(Layered):
             out_dim: outputs of the model.
             dim: features of an encoded instance.
             hidden: width of the attention network, 128 as published.
-            pool: how instances become a bag.
+            pool: how instances become a bag, or a module ``(x, mask) → [b, dim]``.
             encoder: a module ``(x, mask) → [b, n, dim]`` instead of one fully connected layer.
             activation: of that layer.
 
@@ -82,6 +82,8 @@ class PooledMIL(Layered):
         >>> model(torch.randn(2, 40, 166)).shape, model.attention(torch.randn(2, 40, 166)).shape
         (torch.Size([2, 1]), torch.Size([2, 40]))
         """
+        if hidden < 1:
+            raise ValueError(f"hidden must be at least 1, got {hidden}")
         pools: dict[str, Callable[[], nn.Module]] = {
             "attention": lambda: AttentionPool(dim, hidden),
             "gated": lambda: GatedAttentionPool(dim, hidden),
@@ -90,7 +92,7 @@ class PooledMIL(Layered):
         }
         return cls(
             encoder=MLP(in_dim, dim, activation=activation) if encoder is None else encoder,
-            pool=choose("pool", pool, pools),
+            pool=choose("pool", pool, pools) if isinstance(pool, str) else pool,
             head=Dense(dim, out_dim, activation="identity"),
         )
 

@@ -28,7 +28,7 @@ class Standardize(nn.Module):
         if not (mean.isfinite() & std.isfinite() & (std >= 0)).all():
             raise ValueError("mean and std must be finite, and std not negative, got others")
         self.register_buffer("mean", mean.clone())
-        self.register_buffer("std", torch.where(std > 1e-6 * mean.abs(), std, 1.0))
+        self.register_buffer("std", torch.where(std > (1e-6 * mean.abs()).clamp(min=1e-30), std, 1.0))
 
     def forward(self, x: Shaped[Tensor, "m d *s"]) -> Float[Tensor, "m d *s"]:
         """Standardised features, floating point whatever they were."""

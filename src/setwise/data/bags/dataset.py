@@ -1,6 +1,7 @@
 """A data set of bags, whatever it was read from: names and labels at once, instances when asked for."""
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -41,8 +42,8 @@ class Bag:
 class Reader:
     """Reads bags one at a time and says in one sentence, which begins with its place, what is wrong with one.
 
-    All bags must have instances of the same width: ``width`` if it is given, else that of the first bag that
-    can be read. To find that out costs one more reading, once.
+    All bags must have instances of the same width: ``width`` if it is given; else, once all have been read,
+    what most of them have; until then, that of the first that can be read, which costs one more reading.
 
     Args:
         source: gives features ``[n, d]`` and coords ``[n, 2]`` or None of the bag of a number, unchecked.
@@ -67,22 +68,31 @@ class Reader:
         """How many features an instance has."""
         if self.width is not None:
             return self.width
+        if len(self.widths) == len(self.places):  # every bag has been looked at
+            for width, _ in Counter(w for _, w in sorted(self.widths.items()) if w).most_common(1):
+                return width
         for i in range(len(self.places)):
             if i not in self.widths:
                 with suppress(ValueError):
-                    self._alone(i)
-            if (width := self.widths[i]) is not None:
-                return width
+                    self.alone(i)
+            if (first := self.widths[i]) is not None:
+                return first
         raise ValueError(f"expected at least one readable bag, got none among {len(self.places)}")
 
     def read(self, i: int) -> tuple[Float[Tensor, "n d"], Shaped[Tensor, "n 2"] | None]:
         """The features and the coordinates, if any, of a bag that nothing is wrong with."""
-        x, coords = self._alone(i)
-        if x.shape[1] != self.dim:
-            raise ValueError(f"{self.places[i]}: expected {self.dim} features an instance, got {x.shape[1]}")
+        x, coords = self.alone(i)
+        if fault := self.mismatch(i):
+            raise ValueError(fault)
         return x, coords
 
-    def _alone(self, i: int) -> tuple[Tensor, Tensor | None]:
+    def mismatch(self, i: int) -> str | None:
+        """What is wrong with the width of a bag that has been read."""
+        if self.widths[i] == self.dim:
+            return None
+        return f"{self.places[i]}: expected {self.dim} features an instance, got {self.widths[i]}"
+
+    def alone(self, i: int) -> tuple[Tensor, Tensor | None]:
         """Read a bag and check all that can be told without the others."""
         self.widths.setdefault(i, None)
         if i in self.faults:
@@ -100,8 +110,9 @@ class Bags:
     """A data set of bags. Names and labels are known at once, the instances of a bag when it is asked for.
 
     All bags must have instances with the same number of features: the ``dim`` that a reader was given, else
-    that of the first bag that can be read. A `DataLoader` reads in its workers if it is given the numbers
-    of the bags, ``DataLoader(range(len(bags)), batch_size=8, collate_fn=bags.batch, num_workers=2)``.
+    that of the first bag that can be read or, after ``check()`` or ``usable()`` has read them all, that of
+    most bags. A `DataLoader` reads in its workers if it is given the numbers of the bags,
+    ``DataLoader(range(len(bags)), batch_size=8, collate_fn=bags.batch, num_workers=2)``.
 
     Args:
         name: which data these are.
@@ -150,7 +161,7 @@ class Bags:
             coords: ``[n_i, 2]`` for each bag, or None.
             name: of the data set.
             classes: in the order of their numbers; sorted unless given.
-            dim: how many features an instance has; as many as in the first readable bag unless given.
+            dim: how many features an instance has; as many as most bags have unless given.
 
         >>> bags = Bags.from_arrays([torch.ones(2, 3), torch.ones(1, 4)], [0, 1], name="two")
         >>> bags.check()
@@ -194,7 +205,7 @@ class Bags:
 
     @property
     def dim(self) -> int:
-        """How many features an instance has: as given, else as in the first bag that can be read.
+        """How many features an instance has: as given, else as in the first bag, or in most; see above.
 
         A part of a data set has the width of the whole.
         """
@@ -227,12 +238,17 @@ class Bags:
         Bags without a label are listed too, although they are no part of the data set.
         """
         faults = dict(self.unlabelled)
-        for i, name in enumerate(self.names):
+        readable = {}
+        for row, name in zip(self.rows, self.names, strict=True):
             try:
-                self[i]
+                self.reader.alone(row)
+                readable[name] = row
             except ValueError as error:
                 faults[name] = str(error)
-        return faults
+        # Only now it is known how wide most of them are.
+        return faults | {
+            name: fault for name, row in readable.items() if (fault := self.reader.mismatch(row))
+        }
 
     def usable(self) -> "Bags":
         """The bags that `check` finds no fault with.

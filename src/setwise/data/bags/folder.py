@@ -42,7 +42,7 @@ def bags_from_folder(
         bag: the column of the CSV file with the bags.
         label: the column with the labels.
         classes: in the order of their numbers; sorted unless given.
-        dim: how many features an instance has; as many as in the first readable bag unless given.
+        dim: how many features an instance has; as many as most bags have unless given.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:

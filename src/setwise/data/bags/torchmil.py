@@ -1,6 +1,6 @@
 """Batches of bags as torchmil has them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,9 @@ from setwise.sets import SetBatch
 
 
 def to_torchmil(
-    batch: SetBatch, y: Shaped[Tensor, "b ..."], coords: Shaped[Tensor, "b n axes"] | None = None
+    batch: SetBatch,
+    y: Shaped[Tensor, "b ..."] | Sequence[int],
+    coords: Shaped[Tensor, "b n axes"] | None = None,
 ) -> dict[str, Tensor]:
     """A batch as torchmil's ``collate_fn`` makes it: ``X``, ``Y``, ``mask`` and, if given, ``coords``.
 
@@ -20,15 +22,16 @@ def to_torchmil(
     Args:
         batch: the bags.
         y: the label of each.
-        coords: where the instances lie, padded like the batch.
+        coords: where the instances lie, padded like the batch: of ``bags`` at ``index`` that is
+            ``SetBatch.from_list([bags[i].coords for i in index]).x``.
 
     >>> batch = SetBatch.from_list([torch.ones(1, 3), torch.ones(2, 3)])
     >>> found = to_torchmil(batch, torch.tensor([0, 1]))
     >>> list(found), found["mask"].tolist()
     (['X', 'Y', 'mask'], [[1, 0], [1, 1]])
     """
-    x = batch.elements
-    if len(y) != len(x):
+    x, y = batch.elements, torch.as_tensor(y)
+    if y.shape[:1] != x.shape[:1]:
         raise ValueError(f"y must be [{len(x)}], one a bag, got {list(y.shape)}")
     if coords is not None and (coords.dim() != 3 or coords.shape[:2] != x.shape[:2]):
         raise ValueError(f"coords must be [{x.shape[0]}, {x.shape[1]}, 2], got {list(coords.shape)}")
@@ -65,6 +68,8 @@ def from_torchmil(
     if mask is not None and not ((mask == 0) | (mask == 1)).all():
         raise ValueError(f"mask must be 1 for instances and 0 for padding, got {mask.unique().tolist()}")
     coords = torch.as_tensor(batch["coords"]) if "coords" in keys else None
+    if coords is not None and (coords.dim() != 3 or coords.shape[:2] != x.shape[:2]):
+        raise ValueError(f"coords must be [{x.shape[0]}, {x.shape[1]}, 2], got {list(coords.shape)}")
     return SetBatch(x, None if mask is None else mask.bool()), y, coords
 
 
