@@ -393,6 +393,23 @@ def test_the_smallest_sets(case: Case) -> None:
     assert importance(model, none).shape == (1, 0)
 
 
+def test_what_does_not_depend_on_the_elements_has_no_gradient() -> None:
+    """Whether there are parameters to learn or not."""
+    model, none = set_transformer(), torch.zeros(1, 0, DIM)
+    for learned in (True, False):
+        model.requires_grad_(learned)
+        assert importance(model, none, method="integrated-gradients", steps=1).shape == (1, 0)
+
+
+def test_the_path_of_integrated_gradients_is_finite_whatever_stands_in_the_padding() -> None:
+    seen: list[Tensor] = []
+    model = sw.SumPool()
+    model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
+    importance(model, *batch(math.nan), method="integrated-gradients", steps=2)
+    assert len(seen) == 2
+    assert all(x.isfinite().all() for x in seen)
+
+
 @pytest.mark.parametrize("method", ["auto", *METHODS])
 def test_shared_elements_count_as_if_they_were_written_out(method: Any) -> None:
     values, index = torch.randn(4, DIM).double(), torch.tensor([[0, 1, 2], [2, 2, 3], [1, 0, 0]])

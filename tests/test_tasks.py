@@ -4,10 +4,12 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from setwise import Binary, Classes, Count, Regression, RobustCount
-from setwise.tasks import Task
+from setwise.tasks import Task, roc_auc
 
 
 def test_binary() -> None:
@@ -19,7 +21,20 @@ def test_binary() -> None:
     assert Binary().probabilities(out)[:, 1].tolist() == pytest.approx(p)
     assert Binary().probabilities(out).sum(1).tolist() == pytest.approx([1, 1, 1])
     score = Binary().score(out, y)
-    assert score == pytest.approx({"loss": expected, "accuracy": 2 / 3})
+    assert score == pytest.approx({"loss": expected, "accuracy": 2 / 3, "auc": 1.0})
+    assert "auc" not in Binary().score(out[:1], y[:1])  # of one class alone there is none
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=30))
+def test_area_under_the_curve_is_the_share_of_pairs_in_order(pairs: list[tuple[int, bool]]) -> None:
+    scores, y = torch.tensor([float(s) for s, _ in pairs]), torch.tensor([int(label) for _, label in pairs])
+    ones, zeros = scores[y == 1].tolist(), scores[y == 0].tolist()
+    if not ones or not zeros:
+        with pytest.raises(ValueError, match=f"both classes, got {len(zeros)} of class 0 and {len(ones)} of"):
+            roc_auc(scores, y)
+        return
+    points = sum((a > b) + (a == b) / 2 for a in ones for b in zeros)
+    assert roc_auc(scores, y) == pytest.approx(points / len(ones) / len(zeros))
 
 
 def test_classes() -> None:
