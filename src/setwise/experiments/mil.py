@@ -156,7 +156,7 @@ class MIL(CrossValidated):
         head = nn.Linear(train.dim, 1)
         with torch.no_grad():
             x = scale(means).numpy()
-            search = GridSearchCV(LogisticRegression(max_iter=2000), {"C": STRENGTHS}, cv=5)
+            search = GridSearchCV(LogisticRegression(solver="newton-cg"), {"C": STRENGTHS}, cv=5)
             found = search.fit(x, train.labels.numpy()).best_estimator_
             head.weight.copy_(torch.from_numpy(found.coef_))
             head.bias.copy_(torch.from_numpy(found.intercept_))
