@@ -86,7 +86,7 @@ class MIL(CrossValidated):
         "r-dmps": "R-DMPS",
         "d-dmps-fdc": "D-DMPS w/ FDC",
         "d-dmps-ldc": "D-DMPS w/ LDC",
-        "attentive": "D-DMPS, normalised, mean and gated attention (ours)",
+        "attentive": "D-DMPS, gated attention (ours)",
     }
     PAPER: ClassVar[Mapping[str, tuple[float, float | None] | None]] = dict.fromkeys(ROWS)
     COLUMNS: ClassVar[Mapping[str, str]] = {"auc": "AUC"}
