@@ -35,5 +35,4 @@ class Standardize(nn.Module):
         if x.dim() < 2 or x.shape[1] != len(self.mean):
             raise ValueError(f"elements must have {len(self.mean)} features, got {list(x.shape)}")
         shape = (-1, *[1] * (x.dim() - 2))
-        numbers = x.to(self.mean.dtype) if x.is_floating_point() else x  # bytes are converted on the way
-        return (numbers - self.mean.view(shape)).div_(self.std.view(shape))
+        return (x.to(self.mean.dtype) - self.mean.view(shape)).div_(self.std.view(shape))
