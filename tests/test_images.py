@@ -192,18 +192,10 @@ def test_functional_transforms() -> None:
 
 
 @pytest.mark.parametrize("norm", [False, True])
-def test_bytes_stand_for_numbers_from_0_to_1(norm: bool) -> None:
-    layer = sw.ConvPool(3, 6, kernel=4, norm=norm).double()
+def test_whole_numbers_are_read_as_numbers(norm: bool) -> None:
+    layer = sw.ConvPool(3, 20, kernel=4, norm=norm)
     x = torch.randint(0, 256, (5, 3, 11, 12), dtype=torch.uint8)
-    grads = []
-    for images in (x, x.double() / 255):
-        layer.zero_grad()
-        out = layer(images)
-        out.square().sum().backward()
-        grads.append([out.detach(), *(p.grad.clone() for p in layer.parameters())])
-    assert all(torch.allclose(a, b) for a, b in zip(*grads, strict=True))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.allclose(layer.float()(x).double(), grads[0][0], atol=0.1)
+    assert torch.equal(layer.eval()(x), layer(x.float()))
 
 
 def test_one_of_equal_pixels_gets_the_gradient() -> None:

@@ -28,7 +28,7 @@ def test_attention_of_a_model_weighs_its_instances(pool: str) -> None:
     model = sw.PooledMIL.build(4, 2, dim=6, pool=pool)
     x = torch.randn(2, 3, 4)
     mask = torch.tensor([[True, True, True], [True, False, True]])
-    a = model.attention(x, mask)
+    a = sw.importance(model, x, mask)
     torch.testing.assert_close(a.sum(1), torch.ones(2))
     assert a[1, 1] == 0
     z = torch.einsum("bn,bnd->bd", a, model.encoder(x, mask))
@@ -41,8 +41,6 @@ def test_plain_pools(pool: str, reduce: object) -> None:
     x = torch.randn(2, 3, 4)
     assert callable(reduce)
     torch.testing.assert_close(model(x), model.head(reduce(model.encoder(x), dim=1)))
-    with pytest.raises(TypeError, match=f"attention needs an attention pool, got {pool.title()}Pool"):
-        model.attention(x)
 
 
 def test_sizes_are_those_asked_for() -> None:

@@ -12,7 +12,7 @@ import setwise
 SOURCE = Path(setwise.__file__).parent
 # From the bottom up: a module imports only from the layers before its own.
 LAYERS = [
-    ["config", "files", "randomness", "functional", "progress", "nn.convpool"],
+    ["config", "files", "randomness", "functional", "progress", "nn.convpool", "nn.modes"],
     [
         "sets",
         "nn.dense",
@@ -30,7 +30,7 @@ LAYERS = [
     ["nn.baselines", "nn.distinct", "data.bags"],
     ["nn.mil"],
     ["train", "explain"],
-    ["experiments.base", "experiments.scores"],
+    ["experiments.base", "experiments.scores", "experiments.contrast"],
     ["experiments.configs"],
     ["experiments.*"],
     ["experiments"],

@@ -1,8 +1,7 @@
 """Which elements count: for the output of a model, and for an element of the latent graph."""
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -13,6 +12,7 @@ from setwise.functional import fill_padding
 from setwise.nn.baselines import Layered
 from setwise.nn.encoders import MLP, ElementEncoder
 from setwise.nn.models import DMPS, choose
+from setwise.nn.modes import in_use
 from setwise.sets import Elements, SetBatch, Shared
 
 PAIRS = 2**21  # of elements at once: about a hundred MB, and still in the processor's cache in part
@@ -68,7 +68,7 @@ def importance(
         if size is not None and size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}")
     real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if mask is None else mask
-    with _in_use(model), torch.no_grad():
+    with in_use(model), torch.no_grad():
         rest, elements = _after_encoder(model, x, real)
         methods: dict[str, Callable[[], Tensor]] = {
             "attention": lambda: _attention(rest, elements, real, output),
@@ -108,18 +108,6 @@ def strongest(W: Float[Tensor, "n n"], element: int, k: int) -> tuple[Int[Tensor
     weights, elements = row.sort(descending=True, stable=True)
     heard = min(k, int(weights.count_nonzero()))
     return elements[:heard], weights[:heard]
-
-
-@contextmanager
-def _in_use(model: nn.Module) -> Iterator[None]:
-    """Every module of the model in evaluation mode, and then in its own again."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 class _Encoded(nn.Module):

@@ -23,6 +23,7 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from setwise.config import Training
 from setwise.files import write_atomically
+from setwise.nn.modes import in_use
 from setwise.progress import Silent
 from setwise.sets import SetBatch
 from setwise.tasks import Task
@@ -144,17 +145,12 @@ def matched(batch: Batch, model: nn.Module) -> Batch:
 @underflow_to_zero()
 def outputs(model: nn.Module, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
     """The raw outputs for all batches, ``[sets, k]``, with their targets; the model is in eval mode."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     outs, targets = [], []
-    try:
+    with in_use(model):
         for pair in batches:
             batch, y = matched(pair, model)
             outs.append(model(batch.x, batch.mask).cpu())
             targets.append(y.cpu())
-    finally:
-        for module, mode in modes:
-            module.training = mode  # one by one: a part may have been frozen
     if not outs:
         raise ValueError("expected at least one batch to evaluate, got none")
     return torch.cat(outs), torch.cat(targets)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import setwise as sw
 from setwise.config import Training
 from setwise.experiments.base import CrossValidated
+from setwise.experiments.contrast import contrast_dmps
 from setwise.experiments.scores import standard_error, values
 
 if TYPE_CHECKING:
@@ -192,9 +193,8 @@ def _dealt(by: str, folds: int, seed: int, fold: int) -> tuple[PatchedImages, Pa
     images = _images()
     groups = images.slides if by == "slide" else None
     number = stratified_folds(images.labels, folds, seed=seed, groups=groups)
-    return images.subset((number != fold).nonzero().squeeze(1)), images.subset(
-        (number == fold).nonzero().squeeze(1)
-    )
+    train, test = ((which.nonzero().squeeze(1)) for which in (number != fold, number == fold))
+    return images.subset(train), images.subset(test)
 
 
 def _whole(images: PatchedImages) -> list[Batch]:
@@ -240,21 +240,7 @@ def _dmps(mean: Tensor, std: Tensor, **parts: Any) -> sw.DMPS:
 
 def _contrast(mean: Tensor, std: Tensor) -> sw.DMPS:
     """Ours: the same encoder, a row-normalised kernel, contrast blocks, maximum and mean; half as wide."""
-    from torch import nn
-
-    dim = DIM // 2
-    return sw.DMPS(
-        encoder=_encoder(mean, std, dim),
-        graph=sw.LatentGraph(dim, (dim, dim), activation="tanh", normalize=sw.row_normalize),
-        blocks=[sw.SetContrastBlock(dim, activation="gelu") for _ in range(3)],
-        pool=sw.JoinedPool(sw.MaxPool(), sw.MeanPool()),
-        head=nn.Sequential(
-            nn.LayerNorm(2 * dim),
-            sw.Dense(2 * dim, dim, activation="gelu"),
-            nn.Dropout(0.3),
-            sw.Dense(dim, 1, activation="identity"),
-        ),
-    )
+    return contrast_dmps(_encoder(mean, std, DIM // 2), DIM // 2, 1)
 
 
 def _pooled(mean: Tensor, std: Tensor, pool: Any) -> sw.PooledMIL:
@@ -271,7 +257,7 @@ ARCHITECTURES: Mapping[str, Callable[[Tensor, Tensor], nn.Module]] = {
     "r-dmps": lambda mean, std: _dmps(mean, std, block="residual"),
     "d-dmps-fdc": lambda mean, std: _dmps(mean, std, block="denoising", gamma=0.5),
     "d-dmps-ldc": lambda mean, std: _dmps(mean, std, block="denoising"),
-    "contrast": lambda mean, std: _contrast(mean, std),
+    "contrast": _contrast,
 }
 
 
@@ -289,6 +275,7 @@ def _example(model: nn.Module, patches: Tensor) -> dict[str, Any]:
     import torch
 
     from setwise.explain import importance, strongest
+    from setwise.nn.modes import in_use
 
     x = patches.unsqueeze(0)
     attends = isinstance(getattr(model, "pool", None), sw.AttentionPool)
@@ -296,9 +283,8 @@ def _example(model: nn.Module, patches: Tensor) -> dict[str, Any]:
     values = importance(model, x, method=method)[0]
     found: dict[str, Any] = {"method": method, "importance": [float(f"{v:.3g}") for v in values.tolist()]}
     if isinstance(model, sw.DMPS):
-        model.eval()
         chosen = int(values.argmax())
-        with torch.no_grad():
+        with in_use(model), torch.no_grad():
             W = model.latent_graph(x)
         assert isinstance(W, torch.Tensor)
         index, weights = strongest(W[0], chosen, NEIGHBOURS)
@@ -430,6 +416,6 @@ def _lines(lines: int, columns: int) -> tuple[Figure, list[tuple[Any, Any]]]:
     """A figure of lines with a title and axes each."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3.1 * columns, 3.15 * lines), layout="constrained")
+    figure = Figure(figsize=(2.4 * columns, 2.5 * lines), layout="constrained")
     parts = figure.subfigures(lines, 1, squeeze=False)[:, 0]
     return figure, [(part, part.subplots(1, columns, squeeze=False)[0]) for part in parts]

@@ -122,15 +122,16 @@ class MIL(CrossValidated):
         """The row's network, with features standardised by the instances that it is trained on."""
         import torch
 
+        from setwise.nn.modes import in_use
+
         train, _ = self._parts(seed)
-        std, mean = torch.std_mean(torch.cat([train[i].x for i in range(len(train))]), dim=0)
+        std, mean = torch.std_mean(torch.cat([bag.x for bag in train]), dim=0)
         model = ARCHITECTURES[row](mean, std)
         sw.initialize(model, sw.generator("weights", seed))
         if isinstance(model, sw.DMPS):
             first, _ = self.batches(seed)(1)
-            model.eval()
-            model.initialize_bandwidth(first.x, first.mask)
-            model.train()
+            with in_use(model):  # dropout would blur the distances
+                model.initialize_bandwidth(first.x, first.mask)
         return model
 
     def solved(self, row: str, seed: int) -> nn.Module | None:
@@ -148,7 +149,7 @@ class MIL(CrossValidated):
         from torch import nn
 
         train, _ = self._parts(seed)
-        means = torch.stack([train[i].x.mean(0) for i in range(len(train))])
+        means = torch.stack([bag.x.mean(0) for bag in train])
         std, mean = torch.std_mean(means, dim=0)
         scale = sw.Standardize(mean, std)  # the mean of standardised instances is the standardised mean
         head = nn.Linear(train.dim, 1)
@@ -165,7 +166,7 @@ class MIL(CrossValidated):
         import torch
 
         train, _ = self._parts(seed)
-        known = [train[i].x for i in range(len(train))]
+        known = [bag.x for bag in train]
 
         def batch(step: int) -> Batch:
             index = sw.epochs(len(train), self.sets, step, "mil", seed)
@@ -261,7 +262,7 @@ ARCHITECTURES: Mapping[str, Callable[[Tensor, Tensor], nn.Module]] = {
     "r-dmps": lambda mean, std: _dmps(mean, std, block="residual"),
     "d-dmps-fdc": lambda mean, std: _dmps(mean, std, block="denoising", gamma=0.5),
     "d-dmps-ldc": lambda mean, std: _dmps(mean, std, block="denoising"),
-    "attentive": lambda mean, std: _attentive(mean, std),
+    "attentive": _attentive,
 }
 
 

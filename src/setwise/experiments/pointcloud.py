@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import setwise as sw
 from setwise.config import Training
 from setwise.experiments.base import Experiment
+from setwise.experiments.contrast import contrast_dmps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -305,22 +306,9 @@ def _tanh_of_logits(classes: int) -> sw.DMPS:
 
 def _contrast(classes: int) -> sw.DMPS:
     """Ours: local moments, a row-normalised kernel, contrast blocks, maximum and mean; half as wide."""
-    from torch import nn
-
     dim, scales = DIM // 2, (0.1, 0.2, 0.4)
     read = sw.MLP(sw.LocalMoments.features(3, len(scales)), dim, dim, activation="gelu")
-    return sw.DMPS(
-        encoder=sw.LocalMoments(read, scales=scales),
-        graph=sw.LatentGraph(dim, (dim, dim), activation="tanh", normalize=sw.row_normalize),
-        blocks=[sw.SetContrastBlock(dim, activation="gelu") for _ in range(3)],
-        pool=sw.JoinedPool(sw.MaxPool(), sw.MeanPool()),
-        head=nn.Sequential(
-            nn.LayerNorm(2 * dim),
-            sw.Dense(2 * dim, dim, activation="gelu"),
-            nn.Dropout(0.3),
-            sw.Dense(dim, classes, activation="identity"),
-        ),
-    )
+    return contrast_dmps(sw.LocalMoments(read, scales=scales), dim, classes)
 
 
 def _deepsets(classes: int) -> sw.DeepSets:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import conv2d, max_pool2d, pad, relu
 
@@ -18,9 +18,9 @@ FEW = 16  # channels so few that comparing them pixel by pixel is slower than th
 
 
 def conv_pool(
-    x: Shaped[Tensor, "m i h w"], weight: Float[Tensor, "o i k k"], bias: Float[Tensor, " o"]
+    x: Float[Tensor, "m i h w"], weight: Float[Tensor, "o i k k"], bias: Float[Tensor, " o"]
 ) -> Float[Tensor, "m o v u"]:
-    """relu(max_pool2d(conv2d(x, weight, bias), 2)), where bytes stand for numbers from 0 to 1.
+    """relu(max_pool2d(conv2d(x, weight, bias), 2)).
 
     Where pixels of a pooled output are equal, one of them gets its gradient. NaN in makes NaN out.
 
@@ -31,20 +31,10 @@ def conv_pool(
     """
     plain = x.device.type != "cpu" or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
     if plain or len(weight) < FEW:
-        return relu(max_pool2d(conv2d(as_numbers(x, weight.dtype), weight, bias), 2))
-    if x.dtype != torch.uint8:
-        x = x.to(weight.dtype)
+        x = x.contiguous(memory_format=torch.channels_last)
+        return relu(max_pool2d(conv2d(x, weight, bias), 2))
     y: Tensor = _ConvPool.apply(x, weight, bias, torch.is_grad_enabled())[0]  # type: ignore[no-untyped-call]
     return y
-
-
-def as_numbers(x: Shaped[Tensor, "m i h w"], dtype: torch.dtype) -> Float[Tensor, "m i h w"]:
-    """Images as numbers: bytes from 0 to 1, anything else as it is.
-
-    >>> as_numbers(torch.tensor([[[[0, 51, 255]]]], dtype=torch.uint8), torch.float64).tolist()
-    [[[[0.0, 0.2, 1.0]]]]
-    """
-    return x.to(dtype) / 255 if x.dtype == torch.uint8 else x.to(dtype)
 
 
 class _ConvPool(torch.autograd.Function):
@@ -59,7 +49,6 @@ class _ConvPool(torch.autograd.Function):
         height, width = ((side - weight.shape[-1] + 1) // 2 for side in x.shape[2:])
         y = _channels_last(weight, len(x), len(weight), height, width)
         source = torch.empty_like(y, dtype=torch.int8) if learns else y.new_empty(0)
-        weight = weight * _scale(x)
         for some in _parts(y):
             a, b, c, d = _quarters(conv2d(_seen(x[some], weight, y), weight, bias))
             top, bottom = torch.maximum(a, b), torch.maximum(c, d)
@@ -83,9 +72,9 @@ class _ConvPool(torch.autograd.Function):
         pixels = ctx.needs_input_grad[0]
         if torch.is_grad_enabled():  # to be differentiated once more, or vectorised
             return *_backward(x, weight, y, source, grad, pixels), None
-        (outs, height, width), scale = y.shape[1:], _scale(x)
+        outs, height, width = y.shape[1:]
         grad_x = _channels_last(weight, *x.shape).zero_() if pixels else None
-        grad_weight, grad_bias, weight = torch.zeros_like(weight), weight.new_zeros(outs), weight * scale
+        grad_weight, grad_bias = torch.zeros_like(weight), weight.new_zeros(outs)
         for some in _parts(y):
             passed, number = torch.empty_like(y[some]), source[some].to(y.dtype)
             torch.ops.aten.threshold_backward(grad[some], y[some], 0, grad_input=passed)
@@ -94,7 +83,7 @@ class _ConvPool(torch.autograd.Function):
                 torch.ops.aten.hardtanh_backward(passed, number, i - 0.5, i + 0.5, grad_input=quarter)
             images = _seen(x[some], weight, y)
             part_x, part_weight = _convolution_backward(whole, images, weight, pixels)
-            grad_weight.add_(part_weight, alpha=scale)
+            grad_weight += part_weight
             grad_bias += passed.sum((0, 2, 3))
             if grad_x is not None and part_x is not None:
                 grad_x[some, :, : images.shape[2], : images.shape[3]] = part_x
@@ -105,16 +94,11 @@ class _ConvPool(torch.autograd.Function):
         info: Any, dims: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor, learns: bool
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
         def plain(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-            whole = conv2d(as_numbers(x, weight.dtype), weight, bias)
+            whole = conv2d(x, weight, bias)
             y, source = torch.stack(_quarters(whole)).max(0)
             return relu(y), source.to(torch.int8)
 
         return torch.vmap(plain, dims[:3])(x, weight, bias), (0, 0)
-
-
-def _scale(x: Tensor) -> float:
-    """What the weights are multiplied by instead of the images, of which there is more."""
-    return 1 / 255 if x.dtype == torch.uint8 else 1.0
 
 
 def _channels_last(like: Tensor, *shape: int) -> Tensor:
@@ -132,7 +116,7 @@ def _parts(y: Tensor) -> Iterator[slice]:
 def _seen(x: Tensor, weight: Tensor, y: Tensor) -> Tensor:
     """The images without the last row and column where pooling would drop what comes of them."""
     height, width = (2 * side + weight.shape[-1] - 1 for side in y.shape[2:])
-    return x[:, :, :height, :width].to(weight.dtype, memory_format=torch.channels_last)
+    return x[:, :, :height, :width].contiguous(memory_format=torch.channels_last)
 
 
 def _quarters(whole: Tensor) -> list[Tensor]:
@@ -158,7 +142,7 @@ def _backward(
     quarters = torch.stack([passed * (source == i) for i in range(4)], -1).unflatten(-1, (2, 2))
     whole = quarters.permute(0, 1, 2, 4, 3, 5).flatten(4).flatten(2, 3)
     height, width = (side + weight.shape[-1] - 1 for side in whole.shape[2:])
-    images = as_numbers(x, weight.dtype)[:, :, :height, :width]
+    images = x[:, :, :height, :width]
     grad_x, grad_weight = _convolution_backward(whole, images, weight, pixels)
     if grad_x is not None:
         grad_x = pad(grad_x, (0, x.shape[3] - width, 0, x.shape[2] - height))

@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, max_pool2d, relu
 
-from setwise.nn.convpool import as_numbers, conv_pool
+from setwise.nn.convpool import conv_pool
 from setwise.nn.dense import Drawn
 
 
@@ -18,9 +18,6 @@ class ConvPool(Drawn):
     Images of type bool have black and white pixels only. An output sees (k + 1) × (k + 1) of them, and few
     of the 2^((k + 1)²) patterns ever occur in drawings: with one channel and k ≤ 3 each pattern that does
     is convolved once, and the outputs are looked up.
-
-    Images of type uint8 stand for numbers from 0 to 1. They are converted a few at a time, so that data can
-    stay in bytes.
 
     Args:
         in_channels: channels that come in.
@@ -60,9 +57,10 @@ class ConvPool(Drawn):
         weight, bias = self.convolution.weight, self.convolution.bias
         if x.dtype == torch.bool and x.shape[1] == 1 and side <= 4:
             return relu(self.norm(self._look_up(x, side)))
+        x = x.to(weight.dtype)
         if isinstance(self.norm, nn.Identity) and bias is not None:
             return conv_pool(x, weight, bias)
-        return relu(self.norm(self._convolve(as_numbers(x, weight.dtype))))
+        return relu(self.norm(self._convolve(x.contiguous(memory_format=torch.channels_last))))
 
     def _convolve(self, x: Tensor) -> Tensor:
         return max_pool2d(self.convolution(x), 2)

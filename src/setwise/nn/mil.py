@@ -7,7 +7,7 @@ Learning* (2018); mean and maximum are what they were compared with. No instance
 from collections.abc import Callable
 from typing import Literal
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from setwise.nn.baselines import Layered
@@ -43,7 +43,7 @@ class GatedAttentionPool(AttentionPool):
 
 
 class PooledMIL(Layered):
-    """Encode each instance, pool the bag, read out.
+    """Encode each instance, pool the bag, read out. `setwise.importance` tells the weights of the instances.
 
     Args:
         encoder: ``(x, mask) → [b, n, d]``.
@@ -79,8 +79,8 @@ class PooledMIL(Layered):
 
         >>> import torch
         >>> model = PooledMIL.build(166, 1, pool="gated")
-        >>> model(torch.randn(2, 40, 166)).shape, model.attention(torch.randn(2, 40, 166)).shape
-        (torch.Size([2, 1]), torch.Size([2, 40]))
+        >>> model(torch.randn(2, 40, 166)).shape
+        torch.Size([2, 1])
         """
         if hidden < 1:
             raise ValueError(f"hidden must be at least 1, got {hidden}")
@@ -95,11 +95,3 @@ class PooledMIL(Layered):
             pool=choose("pool", pool, pools) if isinstance(pool, str) else pool,
             head=Dense(dim, out_dim, activation="identity"),
         )
-
-    def attention(
-        self, x: Float[Tensor, "b n *f"], mask: Bool[Tensor, "b n"] | None = None
-    ) -> Float[Tensor, "b n"]:
-        """The weight of each instance in its bag."""
-        if not isinstance(self.pool, AttentionPool):
-            raise TypeError(f"attention needs an attention pool, got {type(self.pool).__name__}")
-        return self.pool.attention(self.encoder(x, mask), mask)
