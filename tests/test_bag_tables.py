@@ -1,5 +1,6 @@
 """Bags from CSV tables, and the classic data sets from an npz file."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any

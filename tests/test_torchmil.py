@@ -8,7 +8,7 @@ import torch
 
 from setwise.data.bags import from_torchmil, to_torchmil
 from setwise.sets import SetBatch
-from tests.test_bags import three
+from tests.test_bags import exactly, three
 
 
 class TensorDict(Mapping[str, Any]):
