@@ -302,6 +302,19 @@ def test_checkpoints_are_only_as_frequent_as_asked(tmp_path: Path) -> None:
     assert not (tmp_path / "b" / CHECKPOINT).exists()
 
 
+def test_at_a_constant_rate_a_longer_run_begins_as_the_shorter_one(tmp_path: Path) -> None:
+    """What was trained for some steps may go on to more: it ends where one that was meant for more does."""
+    short, long = (sw.Training(steps=steps, lr=1e-2, evaluations=4) for steps in (30, 60))
+    torch.manual_seed(5)
+    straight = Dropout()
+    fit(straight, long)
+    torch.manual_seed(5)
+    fit(Dropout(), short, folder=tmp_path)
+    extended = Dropout()
+    assert fit(extended, long, folder=tmp_path, resume=True).steps == 60
+    assert same(straight, extended)
+
+
 def test_a_finished_run_resumes_to_itself(tmp_path: Path) -> None:
     training = sw.Training(steps=10, evaluations=2)
     first, again = model(), model()

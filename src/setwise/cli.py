@@ -93,7 +93,7 @@ def table(experiment: Positional[Name], results: Path = Path("results"), markdow
         grid = Table(*headings, title=(chosen.__doc__ or "").splitlines()[0], caption=data)
         for line in lines:
             grid.add_row(*line)
-        Console(width=None if sys.stdout.isatty() else 160).print(grid)
+        Console(width=None if sys.stdout.isatty() else 240).print(grid)
 
 
 def figure(
