@@ -12,7 +12,7 @@ import setwise
 SOURCE = Path(setwise.__file__).parent
 # From the bottom up: a module imports only from the layers before its own.
 LAYERS = [
-    ["config", "files", "randomness", "functional", "progress", "nn.convpool", "nn.modes"],
+    ["config", "files", "randomness", "functional", "progress", "nn.convpool", "nn.modes", "nn.weights"],
     [
         "sets",
         "nn.dense",
@@ -26,7 +26,7 @@ LAYERS = [
     ],
     ["nn.encoders", "nn.images", "nn.blocks", "nn.pool", "tasks", "data.*"],
     ["nn.graph", "nn.contrast", "nn.pointnet", "data.omniglot", "data.solids", "data.bags.tables"],
-    ["nn.models", "data.modelnet", "data.histology", "data.bags.folder"],
+    ["nn.sparse", "nn.models", "data.modelnet", "data.histology", "data.bags.folder"],
     ["nn.baselines", "nn.distinct", "data.bags"],
     ["nn.mil"],
     ["train", "explain"],

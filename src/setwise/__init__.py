@@ -44,7 +44,6 @@ _HOMES = {
         "GivenGraph",
         "IdentityGraph",
         "LatentGraph",
-        "SparseGraph",
         "UniformGraph",
     ],
     "setwise.nn.images": ["ConvPool"],
@@ -52,7 +51,9 @@ _HOMES = {
     "setwise.nn.models": ["DMPS"],
     "setwise.nn.pointnet": ["PointNetPlusPlus", "SetAbstraction", "ball_query", "farthest_points"],
     "setwise.nn.pool": ["AttentionPool", "MaxPool", "MeanPool", "SumPool"],
+    "setwise.nn.sparse": ["SparseGraph"],
     "setwise.nn.standardize": ["Standardize"],
+    "setwise.nn.weights": ["Weights"],
     "setwise.randomness": ["epochs", "generator"],
     "setwise.sets": ["SetBatch", "Shared"],
     "setwise.tasks": ["Binary", "Classes", "Count", "Regression", "RobustCount"],
@@ -103,7 +104,6 @@ if TYPE_CHECKING:
     from setwise.nn.graph import GivenGraph as GivenGraph
     from setwise.nn.graph import IdentityGraph as IdentityGraph
     from setwise.nn.graph import LatentGraph as LatentGraph
-    from setwise.nn.graph import SparseGraph as SparseGraph
     from setwise.nn.graph import UniformGraph as UniformGraph
     from setwise.nn.images import ConvPool as ConvPool
     from setwise.nn.mil import GatedAttentionPool as GatedAttentionPool
@@ -117,7 +117,9 @@ if TYPE_CHECKING:
     from setwise.nn.pool import MaxPool as MaxPool
     from setwise.nn.pool import MeanPool as MeanPool
     from setwise.nn.pool import SumPool as SumPool
+    from setwise.nn.sparse import SparseGraph as SparseGraph
     from setwise.nn.standardize import Standardize as Standardize
+    from setwise.nn.weights import Weights as Weights
     from setwise.randomness import epochs as epochs
     from setwise.randomness import generator as generator
     from setwise.sets import SetBatch as SetBatch

@@ -55,7 +55,7 @@ class DMPS(nn.Module):
         dim: int = 64,
         hidden: tuple[int, ...] = (64, 128),
         depth: int = 3,
-        block: Literal["message-passing", "denoising", "residual"] = "denoising",
+        block: Literal["message-passing", "denoising", "residual"] | Callable[[], nn.Module] = "denoising",
         gamma: float | Gamma | Sequence[Gamma] | None = None,
         graph: Literal["latent", "uniform"] | nn.Module = "latent",
         pool: Literal["sum", "mean", "max", "attention"] | nn.Module = "mean",
@@ -70,7 +70,7 @@ class DMPS(nn.Module):
             dim: features of an encoded element.
             hidden: widths of the deep kernel's layers (d_m, d_o).
             depth: number of blocks.
-            block: what a block does with its messages.
+            block: what a block does with its messages, or what makes a module ``(x, W) → x``.
             gamma: for denoising blocks. Learned and shared if not given; a number fixes it; a `Gamma`
                 is shared by all blocks; a sequence holds one a block.
             graph: the learned graph, the uniform one, or a module ``(x, mask) → W``.
@@ -105,7 +105,9 @@ class DMPS(nn.Module):
         return cls(
             encoder=MLP(in_dim, dim, activation=activation) if encoder is None else encoder,
             graph=choose("graph", graph, graphs) if isinstance(graph, str) else graph,
-            blocks=choose("block", block, blocks),
+            blocks=choose("block", block, blocks)
+            if isinstance(block, str)
+            else [block() for _ in range(depth)],
             pool=choose("pool", pool, pools(dim)) if isinstance(pool, str) else pool,
             head=Dense(dim, out_dim, activation="identity"),
         )
