@@ -37,20 +37,29 @@ format: .venv/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/installed
+# What we are compared with; where it cannot be installed, the rest is measured without.
+.venv/peers: .venv/installed
+	-$(BIN)/pip install --quiet --editable '.[peers]' --constraint constraints.txt && touch $@
+
+bench: .venv/installed .venv/peers
 	$(BIN)/python -m benchmarks.dense_step
 	$(BIN)/python -m benchmarks.loop_overhead
 	$(BIN)/python -m benchmarks.counting_step
 	$(BIN)/python -m benchmarks.pointcloud_step
 	$(BIN)/python -m benchmarks.histology_step
+	$(BIN)/python -m benchmarks.padding
+	$(BIN)/python -m benchmarks.scale_ratios
+	$(BIN)/python -m benchmarks.scale
 
 docs: .venv/installed
 	$(BIN)/setwise figure gaussian --out docs/figures
 	$(BIN)/setwise figure counting --out docs/figures
 	$(BIN)/setwise figure pointcloud --out docs/figures
 	$(BIN)/setwise figure diffusion --out docs/figures
+	$(BIN)/setwise figure smoothing --out docs/figures
 	$(BIN)/setwise figure histology --out docs/figures
 	$(BIN)/setwise figure mil --out docs/figures
+	$(BIN)/python -m benchmarks.scale_figure
 	$(BIN)/python -m docs.refresh
 
 clean:

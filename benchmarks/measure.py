@@ -37,13 +37,17 @@ def peak_megabytes(function: Callable[[], object]) -> float:
     return max(itertools.accumulate(changes), default=0) / 2**20
 
 
-def record(name: str, result: dict[str, Any]) -> None:
-    """Print a result and keep it under results/benchmarks."""
-    machine = {
+def machine() -> dict[str, Any]:
+    """What a result was measured on."""
+    return {
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "processor": platform.machine(),
     }
-    write_json(RESULTS / f"{name}.json", result | {"machine": machine})
+
+
+def record(name: str, result: dict[str, Any]) -> None:
+    """Print a result and keep it under results/benchmarks."""
+    write_json(RESULTS / f"{name}.json", result | {"machine": machine()})
     for key, value in result.items():
         print(f"{name}: {key} = {value:.4g}" if isinstance(value, float) else f"{name}: {key} = {value}")

@@ -4,8 +4,9 @@ A table stands between ``<!-- NAME -->`` and ``<!-- end -->``, and is replaced b
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from setwise.experiments import EXPERIMENTS
 from setwise.experiments.gaussian import Gaussian
@@ -52,15 +53,90 @@ def benchmarks() -> str:
     return markdown(["Ratio", "Measured"], lines)
 
 
+COLUMNS = (1000, 10_000, 100_000, 1_000_000)
+UNMEASURED = "*Not measured yet: `make bench`.*"
+
+
+def scale() -> str:
+    """Time and memory of a training step by size of the set, a line a contender."""
+    path = RESULTS / "benchmarks" / "scale.json"
+    if not path.exists():
+        return UNMEASURED
+    found = {(r["label"], r["n"]): r for r in read_json(path)["measurements"]}
+    labels = dict.fromkeys(label for label, _ in found)
+    lines = [[label, *(cost(found.get((label, n))) for n in COLUMNS)] for label in labels]
+    return markdown(["Training step", *(f"n = {n:,}" for n in COLUMNS)], lines)
+
+
+def cost(record: Mapping[str, Any] | None) -> str:
+    """What a measured step costs.
+
+    >>> cost({"seconds": 0.12, "peak_megabytes": 84.7, "fault": None})
+    '0.12 s, 85 MB'
+    >>> cost({"seconds": 0.0021, "peak_megabytes": 0.2, "fault": None})
+    '2.1 ms, <1 MB'
+    >>> cost({"seconds": None, "peak_megabytes": None, "fault": "memory"})
+    'memory'
+    """
+    if record is None:
+        return "—"
+    if fault := record["fault"]:
+        return fault if fault in ("memory", "time", "not installed") else "error"
+    seconds, peak = record["seconds"], record["peak_megabytes"]
+    short = seconds < 0.1
+    amount = 1000 * seconds if short else seconds
+    text = f"{amount:.{0 if amount >= 10 else 1 if short or amount >= 1 else 2}f} {'ms' if short else 's'}"
+    if peak is None:
+        return text
+    return f"{text}, <1 MB" if peak < 1 else f"{text}, {peak:,.0f} MB"
+
+
+def scale_ratios() -> str:
+    """The ratios on large sets that were measured side by side."""
+    path = RESULTS / "benchmarks" / "scale_ratios.json"
+    if not path.exists():
+        return UNMEASURED
+    found = read_json(path)
+    sizes, streams = found["settings"], found["without_matrix"]
+    full, induced, growth = (found[key] for key in ("full_attention", "inducing_points", "growth"))
+    small = f"{sizes['sets']} sets of {sizes['small']:,}"
+    large, exact = f"{sizes['large']:,} elements", f"{sizes['exact']:,} elements"
+    lines = [
+        [f"torch TransformerEncoder / D-DMPS, {small}", full["encoder_over_latent"]],
+        [f"Set Transformer (SAB) / D-DMPS, {small}", full["sab_over_latent"]],
+        [f"PyG SetTransformerAggregation / D-DMPS, {small}", full["pyg-sab_over_latent"]],
+        [f"Set Transformer (ISAB) / linear graph, {large}", induced["isab_over_linear"]],
+        [f"PyG ISAB / linear graph, {large}", induced["pyg-isab_over_linear"]],
+        [f"Linear graph, twice {large} / once", growth["2n_over_n"]],
+        [f"Linear graph, four times {large} / twice", growth["4n_over_2n"]],
+        [f"Streamed / dense graph, {exact}", streams["streamed_over_latent"]],
+    ]
+    memory = [
+        [f"Peak memory, {name} graph, {exact}, {how}", streams[key].get(model)]
+        for name, model in (("streamed", "streamed"), ("dense", "latent"))
+        for how, key in (("tensors", "tensor_megabytes"), ("process", "process_megabytes"))
+    ]
+    return markdown(
+        ["Training step", "Measured"],
+        [
+            *([what, "—" if value is None else f"{value:.2f}"] for what, value in lines),
+            *([what, "—" if value is None else f"{value:,.0f} MB"] for what, value in memory),
+        ],
+    )
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "gaussian at 0.95": lambda: gaussian(0.95),
     "gaussian": lambda: gaussian(None),
     "counting": lambda: whole("counting"),
     "pointcloud": lambda: whole("pointcloud"),
     "diffusion": lambda: whole("diffusion"),
+    "smoothing": lambda: whole("smoothing"),
     "histology": lambda: whole("histology"),
     "mil": lambda: whole("mil"),
     "benchmarks": benchmarks,
+    "scale": scale,
+    "scale ratios": scale_ratios,
 }
 
 

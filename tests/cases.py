@@ -38,6 +38,29 @@ def graph(**changes: object) -> sw.LatentGraph:
     return sw.LatentGraph(DIM, (6, 5), activation="tanh", **changes)
 
 
+class WrittenOut(nn.Module):
+    """A graph of many elements, whose weights are written out to be looked at like those of the others."""
+
+    def __init__(self, graph: nn.Module) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.graph(x, mask).to_dense()
+
+
+def streamed(**changes: object) -> nn.Module:
+    return WrittenOut(sw.StreamedGraph(DIM, (6, 5), activation="tanh", **changes))
+
+
+def linear(**changes: object) -> nn.Module:
+    return WrittenOut(sw.RandomFeatureGraph(DIM, (6, 5), activation="tanh", **changes))
+
+
+def neighbours(**changes: object) -> nn.Module:
+    return WrittenOut(sw.NeighbourGraph(DIM, (6, 5), activation="tanh", **changes))
+
+
 def dmps(**changes: object) -> sw.DMPS:
     arguments: dict[str, object] = {"dim": 6, "hidden": (5, 7), "activation": "tanh", "pool": "sum"}
     return sw.DMPS.build(DIM, 3, **(arguments | changes))
@@ -107,6 +130,24 @@ GRAPHS = [
         partial(graph, normalize=partial(sw.row_normalize, temperature=2.0)),
         "graph",
     ),
+    Case("streamed", streamed, "graph"),
+    Case("streamed-normalized", partial(streamed, normalize=sw.row_normalize), "graph"),
+    Case(
+        "streamed-tempered",
+        partial(streamed, normalize=partial(sw.row_softmax, temperature=0.5)),
+        "graph",
+    ),
+    Case("linear", linear, "graph"),
+    Case("linear-normalized", partial(linear, normalize=sw.row_normalize), "graph"),
+    Case("auto", partial(sw.AutoGraph, DIM, (6, 5), activation="tanh"), "graph"),
+    Case("neighbours-2", partial(neighbours, k=2), "graph", smooth=False),
+    Case("neighbours-all", partial(neighbours, k=9), "graph"),
+    Case(
+        "neighbours-delta",
+        partial(neighbours, delta=0.2, normalize=sw.row_normalize),
+        "graph",
+        smooth=False,
+    ),
     Case("uniform", sw.UniformGraph, "graph", constant=True),
     Case("identity", sw.IdentityGraph, "graph", constant=True),
     Case(
@@ -167,6 +208,26 @@ MODELS = [
     Case("d-dmps-ldc", partial(dmps, block="denoising"), "invariant"),
     Case("d-dmps-fdc", partial(dmps, block="denoising", gamma=0.5), "invariant"),
     Case("d-dmps-ug", partial(dmps, graph="uniform"), "invariant"),
+    Case("pnorm-1", lambda: dmps(block=lambda: sw.PNormBlock(6, p=1.0, activation="tanh")), "invariant"),
+    Case("pnorm-1.5", lambda: dmps(block=lambda: sw.PNormBlock(6, p=1.5, activation="tanh")), "invariant"),
+    Case("dmps-streamed", partial(dmps, graph="streamed"), "invariant"),
+    Case("dmps-linear", partial(dmps, graph="linear"), "invariant"),
+    Case(
+        "dmps-auto-streamed",
+        lambda: dmps(graph=sw.AutoGraph(6, (5, 7), activation="tanh", memory=0.0)),
+        "invariant",
+    ),
+    Case(
+        "dmps-auto-linear",
+        lambda: dmps(graph=sw.AutoGraph(6, (5, 7), activation="tanh", exact_up_to=0)),
+        "invariant",
+    ),
+    Case(
+        "dmps-neighbours",
+        lambda: dmps(graph=sw.NeighbourGraph(6, (5, 7), activation="tanh", k=3)),
+        "invariant",
+        smooth=False,
+    ),
     Case("dmps-max", partial(dmps, pool="max"), "invariant", smooth=False),
     Case("dmps-mean", partial(dmps, pool="mean"), "invariant"),
     Case("dmps-attention", partial(dmps, pool="attention"), "invariant"),

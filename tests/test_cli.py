@@ -106,7 +106,7 @@ def test_rows(capsys: pytest.CaptureFixture[str]) -> None:
         ("table gaussian", "no results in results"),
         ("rows magic", "magic"),
         ("magic", "magic"),
-        ("run", "Expected one of {gaussian, counting, pointcloud, diffusion, histology, mil}"),
+        ("run", "Expected one of {gaussian, counting, pointcloud, diffusion, smoothing, histology, mil}"),
     ],
 )
 def test_mistakes_get_one_clear_sentence(

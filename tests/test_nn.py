@@ -124,7 +124,7 @@ def test_a_fixed_gamma_lies_between_0_and_1(value: float) -> None:
     ("arguments", "message"),
     [
         ({"block": "magic"}, r"block must be one of \['denoising', .*, 'residual'\], got 'magic'"),
-        ({"graph": "magic"}, r"graph must be one of \['latent', 'uniform'\], got 'magic'"),
+        ({"graph": "magic"}, r"graph must be one of \['auto', 'latent', .*\], got 'magic'"),
         ({"pool": "magic"}, r"pool must be one of \['attention', 'max', 'mean', 'sum'\], got 'magic'"),
         ({"depth": -1}, "depth must not be negative, got -1"),
         ({"dim": 0}, "out_dim must be at least 1, got 0"),

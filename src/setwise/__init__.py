@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "setwise.config": ["Training"],
+    "setwise.data.buckets": ["ElementBudgetSampler", "budgeted", "padding_waste"],
     "setwise.explain": ["importance", "strongest"],
     "setwise.functional": [
         "dirichlet_energy",
@@ -26,6 +27,7 @@ _HOMES = {
         "super_gaussian_kernel",
         "top_k",
     ],
+    "setwise.nn.auto": ["AutoGraph"],
     "setwise.nn.baselines": [
         "DeepSets",
         "EquivariantLayer",
@@ -40,6 +42,7 @@ _HOMES = {
     "setwise.nn.dense": ["Dense", "Drawn", "initialize"],
     "setwise.nn.encoders": ["MLP", "ElementEncoder"],
     "setwise.nn.distinct": ["DistinctDMPS"],
+    "setwise.nn.features": ["LowRankWeights", "RandomFeatureGraph"],
     "setwise.nn.graph": [
         "GivenGraph",
         "IdentityGraph",
@@ -49,10 +52,13 @@ _HOMES = {
     "setwise.nn.images": ["ConvPool"],
     "setwise.nn.mil": ["GatedAttentionPool", "PooledMIL"],
     "setwise.nn.models": ["DMPS"],
+    "setwise.nn.neighbours": ["NeighbourGraph"],
+    "setwise.nn.pnorm": ["PNormBlock", "pnorm_energy", "pnorm_reweighted"],
     "setwise.nn.pointnet": ["PointNetPlusPlus", "SetAbstraction", "ball_query", "farthest_points"],
     "setwise.nn.pool": ["AttentionPool", "MaxPool", "MeanPool", "SumPool"],
-    "setwise.nn.sparse": ["SparseGraph"],
+    "setwise.nn.sparse": ["SparseGraph", "SparseWeights"],
     "setwise.nn.standardize": ["Standardize"],
+    "setwise.nn.streamed": ["StreamedGraph", "StreamedWeights"],
     "setwise.nn.weights": ["Weights"],
     "setwise.randomness": ["epochs", "generator"],
     "setwise.sets": ["SetBatch", "Shared"],
@@ -67,6 +73,9 @@ __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
     from setwise.config import Training as Training
+    from setwise.data.buckets import ElementBudgetSampler as ElementBudgetSampler
+    from setwise.data.buckets import budgeted as budgeted
+    from setwise.data.buckets import padding_waste as padding_waste
     from setwise.explain import importance as importance
     from setwise.explain import strongest as strongest
     from setwise.functional import dirichlet_energy as dirichlet_energy
@@ -81,6 +90,7 @@ if TYPE_CHECKING:
     from setwise.functional import sparsify as sparsify
     from setwise.functional import super_gaussian_kernel as super_gaussian_kernel
     from setwise.functional import top_k as top_k
+    from setwise.nn.auto import AutoGraph as AutoGraph
     from setwise.nn.baselines import DeepSets as DeepSets
     from setwise.nn.baselines import EquivariantLayer as EquivariantLayer
     from setwise.nn.baselines import InducedSetAttentionBlock as InducedSetAttentionBlock
@@ -101,6 +111,8 @@ if TYPE_CHECKING:
     from setwise.nn.distinct import DistinctDMPS as DistinctDMPS
     from setwise.nn.encoders import MLP as MLP
     from setwise.nn.encoders import ElementEncoder as ElementEncoder
+    from setwise.nn.features import LowRankWeights as LowRankWeights
+    from setwise.nn.features import RandomFeatureGraph as RandomFeatureGraph
     from setwise.nn.graph import GivenGraph as GivenGraph
     from setwise.nn.graph import IdentityGraph as IdentityGraph
     from setwise.nn.graph import LatentGraph as LatentGraph
@@ -109,6 +121,10 @@ if TYPE_CHECKING:
     from setwise.nn.mil import GatedAttentionPool as GatedAttentionPool
     from setwise.nn.mil import PooledMIL as PooledMIL
     from setwise.nn.models import DMPS as DMPS
+    from setwise.nn.neighbours import NeighbourGraph as NeighbourGraph
+    from setwise.nn.pnorm import PNormBlock as PNormBlock
+    from setwise.nn.pnorm import pnorm_energy as pnorm_energy
+    from setwise.nn.pnorm import pnorm_reweighted as pnorm_reweighted
     from setwise.nn.pointnet import PointNetPlusPlus as PointNetPlusPlus
     from setwise.nn.pointnet import SetAbstraction as SetAbstraction
     from setwise.nn.pointnet import ball_query as ball_query
@@ -118,7 +134,10 @@ if TYPE_CHECKING:
     from setwise.nn.pool import MeanPool as MeanPool
     from setwise.nn.pool import SumPool as SumPool
     from setwise.nn.sparse import SparseGraph as SparseGraph
+    from setwise.nn.sparse import SparseWeights as SparseWeights
     from setwise.nn.standardize import Standardize as Standardize
+    from setwise.nn.streamed import StreamedGraph as StreamedGraph
+    from setwise.nn.streamed import StreamedWeights as StreamedWeights
     from setwise.nn.weights import Weights as Weights
     from setwise.randomness import epochs as epochs
     from setwise.randomness import generator as generator

@@ -331,17 +331,16 @@ def propagate(
     >>> propagate(torch.tensor([[[0.0], [4.0]]]), torch.full((1, 2, 2), 0.5), 0.5).tolist()
     [[[1.0], [3.0]]]
     """
+    gamma = torch.as_tensor(gamma, dtype=x.dtype, device=x.device)
     alike = isinstance(W, Tensor) and (W.dtype, W.shape[:-1]) == (x.dtype, x.shape[:-1])
     if alike and not torch.is_autocast_enabled(x.device.type):
-        gamma = torch.as_tensor(gamma, dtype=x.dtype, device=x.device)
         mixed: Tensor = _Diffusion.apply(x, W, gamma)  # type: ignore[no-untyped-call]
         return mixed
-    return torch.lerp(x, (W @ x).to(x.dtype), gamma)
+    diffuse = getattr(W, "diffuse", None)  # weights that know a shorter way
+    return diffuse(x, gamma) if diffuse is not None else torch.lerp(x, (W @ x).to(x.dtype), gamma)
 
 
-def dirichlet_energy(
-    x: Float[Tensor, "b n d"], W: Float[Tensor, "b n n"], C: float = 1.0
-) -> Float[Tensor, " b"]:
+def dirichlet_energy(x: Float[Tensor, "b n d"], W: Propagator, C: float = 1.0) -> Float[Tensor, " b"]:
     """Roughness of the features over the graph: E = C/2 Σ_edges w_ij ‖x_i − x_j‖².
 
     Each edge counts once; where W is not symmetric its weight is the mean of both directions, so that
@@ -350,5 +349,11 @@ def dirichlet_energy(
     >>> dirichlet_energy(torch.tensor([[[0.0], [4.0]]]), torch.full((1, 2, 2), 0.5))
     tensor([4.])
     """
-    real = W.sum(-1) > 0  # rows of padding are zero
-    return C / 4 * (W * squared_distances(center(x, real))).sum((-2, -1))
+    if isinstance(W, Tensor):
+        real = W.sum(-1) > 0  # rows of padding are zero
+        return C / 4 * (W * squared_distances(center(x, real))).sum((-2, -1))
+    x = center(x, (W @ torch.ones_like(x[..., :1])).squeeze(-1) > 0)
+    square = x.square().sum(-1, keepdim=True)
+    heard = W @ torch.cat([x, square], dim=-1)  # Σ_j w_ij ‖x_i − x_j‖² needs no entry of W
+    rough = square.squeeze(-1) - 2 * (x * heard[..., :-1]).sum(-1) + heard[..., -1]
+    return C / 4 * rough.clamp(min=0).sum(-1)

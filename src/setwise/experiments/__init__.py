@@ -9,7 +9,9 @@ from setwise.experiments.gaussian import Gaussian
 from setwise.experiments.histology import Histology
 from setwise.experiments.mil import MIL
 from setwise.experiments.pointcloud import Diffusion, PointCloud
+from setwise.experiments.smoothing import Smoothing
 
 EXPERIMENTS: dict[str, type[Experiment]] = {
-    experiment.name: experiment for experiment in (Gaussian, Counting, PointCloud, Diffusion, Histology, MIL)
+    experiment.name: experiment
+    for experiment in (Gaussian, Counting, PointCloud, Diffusion, Smoothing, Histology, MIL)
 }

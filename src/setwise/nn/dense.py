@@ -1,12 +1,15 @@
 """The fully connected layer FL(d_i, d_o, f) that all others are made of, and how it starts."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "identity": nn.Identity,
-    "relu": nn.ReLU,
+    "relu": partial(nn.ReLU, inplace=True),
     "tanh": nn.Tanh,
     "gelu": nn.GELU,
     "sigmoid": nn.Sigmoid,
@@ -58,8 +61,9 @@ class Dense(Drawn):
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b o"]:
         """Map the last axis."""
-        out: Tensor = self.nonlinearity(self.linear(x))
-        return out
+        rows = self.linear(x.reshape(-1, x.shape[-1]))  # no view: in place costs nothing extra
+        out: Tensor = self.nonlinearity(rows)
+        return out.view(*x.shape[:-1], rows.shape[-1])
 
 
 def initialize(module: nn.Module, generator: torch.Generator) -> nn.Module:

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from setwise.functional import (
+    Propagator,
     center,
     median_distance,
     pair_mask,
@@ -19,6 +20,9 @@ from setwise.functional import (
     row_softmax,
 )
 from setwise.nn.encoders import MLP
+
+MEDIAN_OF = 2048
+"""Elements whose distances tell a bandwidth to start from, if there are more."""
 
 
 class LatentGraph(nn.Module):
@@ -70,9 +74,7 @@ class LatentGraph(nn.Module):
         K = self._kernel(x, mask)
         return K if mask is None else K.masked_fill(~pair_mask(mask), 0)
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
-    ) -> Float[Tensor, "b n n"]:
+    def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None) -> Propagator:
         """The weights W."""
         return self.normalize(self._kernel(x, mask), mask).to(x.dtype)
 
@@ -86,8 +88,11 @@ class LatentGraph(nn.Module):
         """Set σ to the median distance between embedded elements of a first batch.
 
         With σ far from that scale all kernel values are alike and the graph has next to no gradient to
-        learn from. Takes what ``forward`` takes: encoded elements.
+        learn from. Takes what ``forward`` takes: encoded elements. Of larger sets, some thousand do.
         """
+        if x.shape[1] > MEDIAN_OF:
+            some = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(0))[:MEDIAN_OF]
+            x, mask = x[:, some], None if mask is None else mask[:, some]
         self.log_sigma.copy_(median_distance(self.embed(x, mask), mask).log())
         return self
 

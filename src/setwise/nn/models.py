@@ -8,11 +8,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from setwise.functional import Propagator, dirichlet_energy
+from setwise.nn.auto import AutoGraph
 from setwise.nn.blocks import Gamma, MessagePassingBlock, SetDenoisingBlock, SetResidualBlock
 from setwise.nn.dense import Dense
 from setwise.nn.encoders import MLP
+from setwise.nn.features import RandomFeatureGraph
 from setwise.nn.graph import LatentGraph, UniformGraph
 from setwise.nn.pool import AttentionPool, MaxPool, MeanPool, SumPool
+from setwise.nn.streamed import StreamedGraph
 from setwise.sets import Elements
 
 T = TypeVar("T")
@@ -57,7 +60,7 @@ class DMPS(nn.Module):
         depth: int = 3,
         block: Literal["message-passing", "denoising", "residual"] | Callable[[], nn.Module] = "denoising",
         gamma: float | Gamma | Sequence[Gamma] | None = None,
-        graph: Literal["latent", "uniform"] | nn.Module = "latent",
+        graph: Literal["latent", "streamed", "linear", "auto", "uniform"] | nn.Module = "latent",
         pool: Literal["sum", "mean", "max", "attention"] | nn.Module = "mean",
         encoder: nn.Module | None = None,
         activation: str = "relu",
@@ -73,7 +76,8 @@ class DMPS(nn.Module):
             block: what a block does with its messages, or what makes a module ``(x, W) → x``.
             gamma: for denoising blocks. Learned and shared if not given; a number fixes it; a `Gamma`
                 is shared by all blocks; a sequence holds one a block.
-            graph: the learned graph, the uniform one, or a module ``(x, mask) → W``.
+            graph: the learned graph as a matrix, in tiles (exact, little memory), by random features (linear
+                time) or whichever suits the sets; the uniform one; or a module ``(x, mask) → W``.
             pool: how elements become a set, or a module ``(x, mask) → [b, dim]``.
             encoder: a module ``(x, mask) → [b, n, dim]`` instead of one fully connected layer.
             activation: of every layer but the last.
@@ -100,6 +104,9 @@ class DMPS(nn.Module):
         }
         graphs: dict[str, Callable[[], nn.Module]] = {
             "latent": lambda: LatentGraph(dim, hidden, activation=activation),
+            "streamed": lambda: StreamedGraph(dim, hidden, activation=activation),
+            "linear": lambda: RandomFeatureGraph(dim, hidden, activation=activation),
+            "auto": lambda: AutoGraph(dim, hidden, activation=activation),
             "uniform": UniformGraph,
         }
         return cls(
@@ -136,10 +143,12 @@ class DMPS(nn.Module):
         steps, W = self.trajectory(x, mask)
         return torch.stack([dirichlet_energy(features, W) for features in steps], dim=-1)
 
-    def trajectory(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> tuple[list[Tensor], Tensor]:
+    def trajectory(
+        self, x: Elements, mask: Bool[Tensor, "b n"] | None = None
+    ) -> tuple[list[Tensor], Propagator]:
         """The features before the first block and after each one, and the graph W."""
         features: Tensor = self.encoder(x, mask)
-        W: Tensor = self.graph(features, mask)
+        W: Propagator = self.graph(features, mask)
         steps = [features]
         for block in self.blocks:
             steps.append(block(steps[-1], W))

@@ -1,0 +1,101 @@
+"""How much of a batch is padding when sizes spread from 10 to 100,000: sets of similar size against any sets.
+
+Both deal the same log-normal sizes into the same number of batches. Sets dealt at random also break the
+budget: the largest of their batches tells by how much.
+"""
+
+import math
+import time
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+import setwise as sw
+from benchmarks.measure import record
+
+SETS, MEDIAN, SMALLEST, LARGEST, SEED = 10_000, 300, 10, 100_000, 0
+SIGMAS, BUDGETS, MAX_SETS = (1.0, 1.5, 2.0), (8_192, 32_768, 131_072), 64
+EPOCHS, MILLION, ROUNDS = 5, 1_000_000, 3
+
+
+def lognormal(sets: int, sigma: float) -> np.ndarray:
+    sizes = np.random.default_rng(SEED).lognormal(math.log(MEDIAN), sigma, sets)
+    return sizes.clip(SMALLEST, LARGEST).astype(np.int64)
+
+
+def compared(sigma: float, elements: int, max_sets: int | None) -> dict[str, Any]:
+    """The largest share of padding in some epochs, and what the batches are like."""
+    sizes = lognormal(SETS, sigma)
+    sampler = sw.ElementBudgetSampler(sizes, elements=elements, max_sets=max_sets)
+    ours = [list(sampler) for _ in range(EPOCHS)]
+    shuffled = [sw.epochs(len(sizes), len(sizes), 1, "padding", epoch) for epoch in range(EPOCHS)]
+    theirs = [[part.tolist() for part in order.tensor_split(len(sampler))] for order in shuffled]
+    shared = [[batch for batch in batches if len(batch) > 1] for batches in ours]
+    return {
+        "sigma": sigma,
+        "elements": elements,
+        "max_sets": max_sets,
+        "waste": max(sw.padding_waste(sizes, batches) for batches in ours),
+        "waste_of_two_or_more": max(sw.padding_waste(sizes, batches) for batches in shared),
+        "waste_at_random": min(sw.padding_waste(sizes, batches) for batches in theirs),
+        "largest_batch": max(area(sizes, batches) for batches in shared),
+        "largest_batch_at_random": max(area(sizes, batches) for batches in theirs),
+        "batches": len(sampler),
+        "mates_again": again(*ours[:2]),
+    }
+
+
+def area(sizes: np.ndarray, batches: list[list[int]]) -> int:
+    """Elements and padding of the largest batch."""
+    return max(len(batch) * int(sizes[batch].max()) for batch in batches)
+
+
+def again(before: list[list[int]], after: list[list[int]]) -> float:
+    """The share of a set's batch mates that are so in the next epoch again, mean over sets that have any."""
+    place = {i: number for number, batch in enumerate(before) for i in batch}
+    shares = {i: 0.0 for batch in before for i in batch if len(batch) > 1}
+    for batch in after:
+        found = [place[i] for i in batch]
+        for i in set(batch) & set(shares):
+            shares[i] = (found.count(place[i]) - 1) / (len(before[place[i]]) - 1)
+    return sum(shares.values()) / len(shares)
+
+
+def planning() -> dict[str, float]:
+    """Seconds to take in a million sizes, and to draw the batches of each epoch."""
+    sizes = lognormal(MILLION, 1.5)
+    made, drawn = [], []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        sampler = sw.ElementBudgetSampler(sizes, elements=BUDGETS[-1])
+        made.append(time.perf_counter() - start)
+        list(sampler)
+        drawn.append(time.perf_counter() - start - made[-1])
+    return {"once": median(made), "each_epoch": median(drawn)}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    cases = [
+        compared(sigma, elements, most)
+        for sigma in SIGMAS
+        for elements in BUDGETS
+        for most in (None, MAX_SETS)
+    ]
+    record(
+        "padding",
+        {
+            "worst_waste": max(case["waste"] for case in cases),
+            "least_waste_at_random": min(case["waste_at_random"] for case in cases),
+            "cases": cases,
+            "seconds_for_a_million_sets": planning(),
+            "sizes": {"sets": SETS, "median": MEDIAN, "smallest": SMALLEST, "largest": LARGEST, "seed": SEED},
+            "epochs": EPOCHS,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

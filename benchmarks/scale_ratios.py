@@ -1,0 +1,112 @@
+"""Ratios of training steps on large sets, measured in one process, in rounds in which each one runs once.
+
+The models are those of `benchmarks.contenders`. Memory is measured in two ways: the most that tensors take at
+a time, and the most that a process of its own takes beyond model and inputs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import tyro
+
+from benchmarks.alone import Limits, measure
+from benchmarks.contenders import CONTENDERS, Step
+from benchmarks.measure import peak_megabytes, record, side_by_side
+
+
+@dataclass(frozen=True)
+class ScaleRatios:
+    """Measure steps of our graphs against their peers, side by side.
+
+    Args:
+        sets: in the batch of small sets.
+        small: elements where the dense graph meets full attention.
+        exact: elements where the streamed graph meets the dense one.
+        large: elements where the linear graph meets inducing points; and twice and four times as many.
+        small_rounds: rounds for the batch of small sets.
+        rounds: for everything else.
+    """
+
+    sets: int = 16
+    small: int = 1000
+    exact: int = 20_000
+    large: int = 100_000
+    small_rounds: int = 12
+    rounds: int = 5
+
+
+def steps(wanted: Mapping[str, tuple[str, int]], sets: int = 1) -> tuple[dict[str, Step], dict[str, str]]:
+    """The steps of contenders at sizes, each under a name, and what went wrong with those that have none."""
+    made, faults = {}, {}
+    for key, (name, n) in wanted.items():
+        try:
+            step = CONTENDERS[name].make(n, sets)
+            step()
+            made[key] = step
+        except Exception as error:  # a peer that is missing must not take the others with it
+            faults[key] = f"{type(error).__name__}: {error}".splitlines()[0]
+    return made, faults
+
+
+def over(times: Mapping[str, float], below: str, above: Sequence[str]) -> dict[str, float | None]:
+    """The ratios ``above / below``, or None where one of the two is missing."""
+    return {
+        f"{name}_over_{below}": times[name] / times[below] if {name, below} <= times.keys() else None
+        for name in above
+    }
+
+
+def full_attention(sizes: ScaleRatios) -> dict[str, Any]:
+    """The dense graph against attention of all elements to all elements."""
+    peers = ("encoder", "sab", "pyg-sab")
+    made, faults = steps({name: (name, sizes.small) for name in ("latent", *peers)}, sizes.sets)
+    times = side_by_side(made, sizes.small_rounds)
+    return over(times, "latent", peers) | {"seconds": times, "faults": faults}
+
+
+def inducing_points(sizes: ScaleRatios) -> dict[str, Any]:
+    """The linear graph against inducing points."""
+    peers = ("isab", "pyg-isab")
+    made, faults = steps({name: (name, sizes.large) for name in ("linear", *peers)})
+    times = side_by_side(made, sizes.rounds)
+    return over(times, "linear", peers) | {"seconds": times, "faults": faults}
+
+
+def growth(sizes: ScaleRatios) -> dict[str, Any]:
+    """The linear graph on twice and on four times as many elements."""
+    made, faults = steps({name: ("linear", k * sizes.large) for name, k in (("n", 1), ("2n", 2), ("4n", 4))})
+    times = side_by_side(made, sizes.rounds)
+    return over(times, "n", ("2n",)) | over(times, "2n", ("4n",)) | {"seconds": times, "faults": faults}
+
+
+def without_matrix(sizes: ScaleRatios) -> dict[str, Any]:
+    """The streamed graph against the dense one, whose numbers it gives."""
+    names = ("streamed", "latent")
+    alone = {name: measure(CONTENDERS[name].make, sizes.exact, Limits(seconds=600)) for name in names}
+    made, faults = steps({name: (name, sizes.exact) for name in names})
+    times = side_by_side(made, sizes.rounds)
+    return over(times, "latent", ("streamed",)) | {
+        "seconds": times,
+        "tensor_megabytes": {name: peak_megabytes(step) for name, step in made.items()},
+        "process_megabytes": {name: alone[name]["peak_megabytes"] for name in names},
+        "faults": faults | {f"{n} alone": alone[n]["fault"] for n in names if alone[n]["fault"]},
+    }
+
+
+def main(sizes: ScaleRatios) -> None:
+    record(
+        "scale_ratios",
+        {
+            "settings": asdict(sizes),
+            "full_attention": full_attention(sizes),
+            "inducing_points": inducing_points(sizes),
+            "growth": growth(sizes),
+            "without_matrix": without_matrix(sizes),
+            "versions": {c.package: c.version for c in CONTENDERS.values()},
+        },
+    )
+
+
+if __name__ == "__main__":
+    main(tyro.cli(ScaleRatios))

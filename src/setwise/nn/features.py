@@ -1,0 +1,276 @@
+"""The latent graph in linear time: random features whose inner products are the kernel, on average.
+
+The weights are W = F / (F 1) with F ≈ c + Φ Φᵀ, so that F x = c Σ_j x_j + Φ (Φᵀ x) costs O(n) for a fixed
+number of features. For the paper's softmax(K), exp(K) = 1 + K + K²/2! + … and K^m is a Gaussian kernel of
+bandwidth σ/√m, whose features are cosines and sines of random projections; c is the one. For the kernel
+divided by its row sums, the features are exponentials of random projections, which are positive, and c = 0.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from setwise.functional import Propagator, fill_padding, row_softmax
+from setwise.memory import reuse_freed_memory
+from setwise.nn.graph import LatentGraph
+from setwise.nn.weights import Weights, normal_form, scaled
+
+REST = 0.01
+"""The share of exp(K / T) at K = 1 that the last power of K may carry for all those that are left out."""
+LEAST = -40.0
+"""The exponent of the smallest positive feature, beside the largest: products of two must not vanish."""
+
+MANY = 2**22
+"""Numbers in Φ above which freed memory is kept for later use."""
+
+
+def series(temperature: float = 1.0) -> list[float]:
+    """The coefficients of K, K², … in exp(K / T) − 1; the last one carries the rest of the series.
+
+    >>> series()
+    [1.0, 0.5, 0.1666..., 0.0516...]
+    """
+    whole, terms = math.expm1(1 / temperature), [1 / temperature]
+    while whole - sum(terms) > REST * whole:
+        terms.append(terms[-1] / (temperature * (len(terms) + 1)))
+    terms[-1] += whole - sum(terms)
+    return terms
+
+
+def dealt(count: int, weights: Sequence[float]) -> list[int]:
+    """Deal so many things in proportion to the weights, at least one to each.
+
+    >>> dealt(128, series())
+    [75, 37, 12, 4]
+    """
+    shares = [max(1, round(count * weight / sum(weights))) for weight in weights]
+    shares[0] += count - sum(shares)
+    return shares
+
+
+def orthogonal_frequencies(count: int, dim: int, generator: torch.Generator) -> Float[Tensor, "f e"]:
+    """Rows with the law of a standard normal vector, orthogonal to each other in groups of ``dim``.
+
+    They cover the directions more evenly than independent ones would, which lessens the error of what is
+    averaged over them.
+
+    >>> omega = orthogonal_frequencies(3, 4, torch.Generator().manual_seed(0))
+    >>> (omega @ omega.mT).fill_diagonal_(0).abs().max() < 1e-5
+    tensor(True)
+    """
+    groups = math.ceil(count / dim)
+    gaussian = torch.randn(groups, dim, dim, generator=generator, dtype=torch.float64)
+    directions: Tensor = torch.linalg.qr(gaussian).Q.mT.reshape(groups * dim, dim)[:count]
+    other = torch.randn(count, dim, generator=generator, dtype=torch.float64)
+    lengths: Tensor = torch.linalg.vector_norm(other, dim=-1, keepdim=True)
+    return (lengths * directions).float()
+
+
+class _Waves(torch.autograd.Function):
+    """Φ = [a cos(z ωᵀ), a sin(z ωᵀ)], whose slopes are its own columns: nothing else is kept."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(z: Tensor, omega: Tensor, amplitude: Tensor) -> Tensor:
+        quarter = torch.full_like(amplitude, math.pi / 2)
+        phase = torch.cat([quarter, torch.zeros_like(quarter)])  # a cosine is a sine, a quarter ahead
+        waves = torch.matmul(z, torch.cat([omega, omega]).mT).add_(phase).sin_()
+        return waves.mul_(torch.cat([amplitude, amplitude]))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1], output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        omega, waves = ctx.saved_tensors
+        (cos, sin), (to_cos, to_sin) = waves.chunk(2, dim=-1), grads[0].chunk(2, dim=-1)
+        with torch.autocast(omega.device.type, enabled=False):
+            return (cos * to_sin).addcmul_(sin, to_cos, value=-1) @ omega, None, None
+
+
+class _Diffused(torch.autograd.Function):
+    """(1 − γ) x + γ y, where y = (c Σ_j x_j + Φ (Φᵀ x)) / t is cheaper to make twice than to keep."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        phi: Tensor, x: Tensor, total: Tensor, gamma: Tensor, constant: float
+    ) -> tuple[Tensor, Tensor]:
+        summary = phi.mT @ x
+        return _sums(phi, x, summary, constant).mul_(gamma / total).addcmul_(x, 1 - gamma), summary
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        *tensors, ctx.constant = inputs
+        ctx.save_for_backward(*tensors, output[1])
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (phi, x, total, gamma, summary), (grad, *_) = ctx.saved_tensors, grads
+        grad_phi = grad_x = grad_total = grad_gamma = None
+        with torch.autocast(phi.device.type, enabled=False):
+            share = grad * (gamma / total)
+            to_summary = phi.mT @ share
+            if ctx.needs_input_grad[1]:
+                grad_x = _sums(phi, share, to_summary, ctx.constant).addcmul_(grad, 1 - gamma)
+            if ctx.needs_input_grad[2] or ctx.needs_input_grad[3]:
+                along = torch.linalg.vecdot(grad, _sums(phi, x, summary, ctx.constant)).unsqueeze(-1) / total
+                grad_total = -along * (gamma / total)
+                grad_gamma = along.sum() - torch.dot(grad.flatten(), x.flatten())
+            if ctx.needs_input_grad[0]:
+                grad_phi = (share @ summary.mT).baddbmm_(x, to_summary.mT)
+        return grad_phi, grad_x, grad_total, grad_gamma, None
+
+
+def _sums(phi: Tensor, x: Tensor, summary: Tensor, constant: float) -> Tensor:
+    """C Σ_j x_j + Φ (Φᵀ x), of which the last factor is known."""
+    return torch.baddbmm(constant * x.sum(1, keepdim=True), phi, summary)
+
+
+class LowRankWeights(Weights):
+    """What `RandomFeatureGraph` returns: W = c + Φ Φᵀ, its rows divided by their sums.
+
+    Args:
+        phi: features Φ, zero at padding.
+        mask: which elements are real.
+        constant: c.
+        dtype: what the weights stand for in products.
+    """
+
+    def __init__(
+        self,
+        phi: Float[Tensor, "b n f"],
+        mask: Bool[Tensor, "b n"] | None,
+        *,
+        constant: float,
+        dtype: torch.dtype,
+    ) -> None:
+        b, n, f = phi.shape
+        super().__init__((b, n, n), dtype, phi.device)
+        if phi.device.type == "cpu" and b * n * f > MANY and not torch.compiler.is_compiling():
+            reuse_freed_memory()
+        self.phi = phi
+        self.mask = mask
+        self.constant = constant
+        one = torch.ones_like(phi[..., :1])
+        total = self._diffused(fill_padding(one, mask), one, one.new_ones(()))
+        self.total = total + (total == 0)  # of a set without elements
+
+    def __matmul__(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
+        """Return ``W x``."""
+        return self.diffuse(x, torch.ones((), device=x.device))
+
+    def diffuse(self, x: Float[Tensor, "b n d"], gamma: Float[Tensor, ""]) -> Float[Tensor, "b n d"]:
+        """Return ``(1 − γ) x + γ W x``."""
+        wide = fill_padding(x.to(self.phi.dtype), self.mask)
+        return fill_padding(self._diffused(wide, self.total, gamma.to(wide.dtype)), self.mask).to(x.dtype)
+
+    def _diffused(self, x: Tensor, total: Tensor, gamma: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            mixed: Tensor = _Diffused.apply(self.phi, x, total, gamma, self.constant)[0]  # type: ignore[no-untyped-call]
+        return mixed
+
+
+class RandomFeatureGraph(LatentGraph):
+    """`LatentGraph` in O(n) time and memory, approximately: exp(K) or K becomes Φ Φᵀ.
+
+    The error falls with the square root of the number of features. For the paper's softmax(K) it is a few
+    per cent of W x at 256. For the row-normalised kernel it grows with the spread of the elements in units of
+    σ; a graph so narrow that an element hears but a few others is better served by `NeighbourGraph`.
+
+    The frequencies follow from ``seed``, which is part of the state dict, so a model that was loaded gives
+    what the saved one gave. The state dict of a `LatentGraph` can be loaded as well; the seed stays.
+
+    Args:
+        in_dim: features of an encoded element (d_i).
+        hidden: widths of the layers of the embedding (d_m, d_o).
+        activation: of both layers.
+        sigma: bandwidth to start from.
+        normalize: `row_softmax`, the paper's, or `row_normalize`; ``partial(…, temperature=T)`` of either.
+        features: columns of Φ, an even number.
+        seed: of the random frequencies.
+
+    >>> dense, linear, x = LatentGraph(3), RandomFeatureGraph(3, features=1024), torch.randn(2, 50, 3)
+    >>> _ = linear.load_state_dict(dense.state_dict())
+    >>> torch.allclose(linear(x) @ x, dense(x) @ x, atol=0.05)
+    True
+    """
+
+    frequencies: Tensor
+    amplitudes: Tensor
+    seed: Tensor
+
+    def __init__(
+        self,
+        in_dim: int,
+        hidden: tuple[int, ...] = (64, 128),
+        *,
+        activation: str = "relu",
+        sigma: float = 1.0,
+        normalize: Callable[[Tensor, Tensor | None], Tensor] = row_softmax,
+        features: int = 64,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(in_dim, hidden, activation=activation, sigma=sigma, normalize=normalize)
+        self.softmax, self.temperature = normal_form(normalize)
+        terms = len(series(self.temperature)) if self.softmax else 1
+        if features < max(16, 4 * terms):
+            raise ValueError(f"features must be at least {max(16, 4 * terms)}, got {features}")
+        self.features = features
+        self.embed_dim = hidden[-1]
+        self.register_buffer("seed", torch.tensor(seed))
+        frequencies, amplitudes = self._drawn()
+        self.register_buffer("frequencies", frequencies, persistent=False)
+        self.register_buffer("amplitudes", amplitudes, persistent=False)
+
+    def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None) -> Propagator:
+        """The weights W."""
+        z = scaled(self.embed(x, mask), self.sigma, mask)
+        if not self.softmax:  # unlike waves, exponentials feel where the origin is: its gradient counts
+            real = z.shape[1] if mask is None else mask.sum(-1).clamp(min=1).view(-1, 1, 1)
+            z = fill_padding(z - z.sum(1, keepdim=True) / real, mask)
+        with torch.autocast(x.device.type, enabled=False):
+            phi = self.phi(z)
+        constant = 1.0 if self.softmax else 0.0
+        return LowRankWeights(fill_padding(phi, mask), mask, constant=constant, dtype=x.dtype)
+
+    def phi(self, z: Float[Tensor, "b n e"]) -> Float[Tensor, "b n f"]:
+        """The features Φ of embedded elements over σ."""
+        omega = self.frequencies.to(z.dtype)
+        if self.softmax:
+            waves: Tensor = _Waves.apply(z, omega, self.amplitudes.to(z.dtype))  # type: ignore[no-untyped-call]
+            return waves
+        z = z * self.temperature**-0.5
+        projected = z @ omega.mT
+        exponents = torch.cat([projected, -projected], dim=-1) - z.square().sum(-1, keepdim=True)
+        largest = exponents.detach().flatten(1).amax(-1) if exponents.numel() else exponents.new_zeros(len(z))
+        return (exponents - largest.view(-1, 1, 1)).clamp(min=LEAST).exp()
+
+    def _drawn(self) -> tuple[Tensor, Tensor]:
+        """Frequencies and amplitudes from the seed: of the powers of K, or of K alone."""
+        generator = torch.Generator().manual_seed(int(self.seed))
+        dim = self.embed_dim
+        if not self.softmax:
+            count = self.features // 2
+            return orthogonal_frequencies(count, dim, generator), torch.ones(count)
+        weights = series(self.temperature)
+        counts = dealt(self.features // 2, weights)
+        frequencies = [
+            m**0.5 * orthogonal_frequencies(count, dim, generator) for m, count in enumerate(counts, 1)
+        ]
+        amplitudes = [torch.full((c,), (w / c) ** 0.5) for w, c in zip(weights, counts, strict=True)]
+        return torch.cat(frequencies), torch.cat(amplitudes)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        state_dict.setdefault(f"{prefix}seed", self.seed)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        frequencies, _ = self._drawn()
+        self.frequencies.copy_(frequencies)
