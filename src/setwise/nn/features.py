@@ -64,7 +64,9 @@ def orthogonal_frequencies(count: int, dim: int, generator: torch.Generator) -> 
     """
     groups = math.ceil(count / dim)
     gaussian = torch.randn(groups, dim, dim, generator=generator, dtype=torch.float64)
-    directions: Tensor = torch.linalg.qr(gaussian).Q.mT.reshape(groups * dim, dim)[:count]
+    Q, R = torch.linalg.qr(gaussian)
+    Q = Q * R.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)  # which makes every direction equally likely
+    directions: Tensor = Q.mT.reshape(groups * dim, dim)[:count]
     other = torch.randn(count, dim, generator=generator, dtype=torch.float64)
     lengths: Tensor = torch.linalg.vector_norm(other, dim=-1, keepdim=True)
     return (lengths * directions).float()

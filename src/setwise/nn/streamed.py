@@ -40,7 +40,7 @@ def kernel_product(z: Tensor, x: Tensor, softmax: bool, temperature: float) -> T
     with torch.autocast(x.device.type, enabled=False):
         left, right = _factors(z)
         for sets, I, J in _tiles(*x.shape[:2]):  # noqa: E741 (rows and columns of a tile)
-            F, _ = _weigh(left[sets, I] @ right[sets, J].mT, softmax, temperature)
+            F, _ = _weigh(left[sets, I] @ right[sets, J].mT, I is J, softmax, temperature)
             out[sets, I].baddbmm_(F, x[sets, J])
             if I is not J:
                 out[sets, J].baddbmm_(F.mT, x[sets, I])
@@ -57,7 +57,7 @@ def _backward(grad: Tensor, z: Tensor, x: Tensor, softmax: bool, temperature: fl
         ends = right[..., : e + 1].contiguous()  # z and a one
         pair, other = torch.cat([grad, x], dim=-1), torch.cat([x, grad], dim=-1)
         for sets, I, J in _tiles(*x.shape[:2]):  # noqa: E741
-            F, slope = _weigh(left[sets, I] @ right[sets, J].mT, softmax, temperature)
+            F, slope = _weigh(left[sets, I] @ right[sets, J].mT, I is J, softmax, temperature)
             grad_x[sets, I].baddbmm_(F, grad[sets, J])
             U = (pair[sets, I] @ other[sets, J].mT).mul_(F)
             if slope is not None:
@@ -76,9 +76,11 @@ def _factors(z: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([z, half, one], dim=-1), torch.cat([z, one, half], dim=-1)
 
 
-def _weigh(s: Tensor, softmax: bool, temperature: float) -> tuple[Tensor, Tensor | None]:
+def _weigh(s: Tensor, diagonal: bool, softmax: bool, temperature: float) -> tuple[Tensor, Tensor | None]:
     """F in the place of s, and what T F' / F is unless it is one."""
     s.clamp_(max=0)  # above zero is a rounding error
+    if diagonal:
+        s.diagonal(dim1=-2, dim2=-1).zero_()
     if not softmax:
         return (s if temperature == 1 else s.div_(temperature)).exp_(), None
     K = s.exp_()

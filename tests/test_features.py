@@ -1,0 +1,258 @@
+"""The graph by random features: close to the exact one, the closer the more there are."""
+
+import logging
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+import setwise as sw
+from setwise.memory import reuse_freed_memory
+from setwise.nn.features import dealt, orthogonal_frequencies, series
+from setwise.nn.weights import scaled
+from tests.cases import DIM, padded
+
+
+def exact_and_linear(**changes: object) -> tuple[sw.LatentGraph, sw.RandomFeatureGraph]:
+    torch.manual_seed(1)
+    normalize = changes.get("normalize", sw.row_softmax)
+    exact = sw.LatentGraph(DIM, (16, 8), activation="tanh", sigma=1.5, normalize=normalize)  # type: ignore[arg-type]
+    linear = sw.RandomFeatureGraph(DIM, (16, 8), activation="tanh", **changes)  # type: ignore[arg-type]
+    linear.load_state_dict(exact.state_dict())
+    return exact, linear
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+@pytest.mark.parametrize(
+    ("normalize", "limit"),
+    [
+        (sw.row_softmax, 0.005),
+        (partial(sw.row_softmax, temperature=0.5), 0.01),
+        (sw.row_normalize, 0.03),
+        (partial(sw.row_normalize, temperature=2.0), 0.015),
+    ],
+    ids=["softmax", "cold", "normalize", "warm"],
+)
+def test_the_error_falls_with_the_root_of_the_number_of_features(normalize: object, limit: float) -> None:
+    x, y = torch.randn(2, 200, DIM), torch.rand(2, 200, 3)
+    errors = {}
+    for features in (64, 1024):
+        found = []
+        for seed in range(8):
+            exact, linear = exact_and_linear(normalize=normalize, features=features, seed=seed)
+            found.append(error(linear(x) @ y, exact(x) @ y))
+        errors[features] = sum(found) / len(found)
+    assert errors[1024] < limit
+    assert 2.2 < errors[64] / errors[1024] < 8  # 4, but for chance
+
+
+@pytest.mark.parametrize("normalize", [sw.row_softmax, sw.row_normalize])
+def test_the_kernel_is_right_on_average(normalize: object) -> None:
+    x = torch.randn(1, 6, DIM)
+    total = torch.zeros(6, 6)
+    for seed in range(100):
+        exact, linear = exact_and_linear(normalize=normalize, features=256, seed=seed)
+        z = scaled(linear.embed(x), linear.sigma)
+        phi = linear.phi(z)[0]
+        if normalize is sw.row_normalize:  # known up to a common factor
+            omega = linear.frequencies
+            exponents = torch.cat([z @ omega.mT, -z @ omega.mT], -1) - z.square().sum(-1, keepdim=True)
+            phi = phi * (exponents.max().exp() / 256**0.5)
+        total += phi @ phi.mT / 100
+    K = exact.similarity(x)[0]
+    expected = K.exp() - 1 if normalize is sw.row_softmax else K
+    assert torch.allclose(total, expected, atol=0.03 if normalize is sw.row_softmax else 0.12)
+
+
+def test_equal_elements_weigh_e_times_what_far_ones_do() -> None:
+    x = torch.cat([torch.zeros(1, 3, DIM), torch.full((1, 3, DIM), 10.0)], dim=1)
+    graph = sw.RandomFeatureGraph(DIM, sigma=0.1, features=4096)
+    W = graph(x).to_dense()[0]
+    assert torch.allclose(W[0, 0] / W[0, 5], torch.tensor(math.e), rtol=0.1)
+    assert torch.allclose(W[0, 0], W[0, 1])
+
+
+@pytest.mark.parametrize("temperature", [0.2, 0.5, 1.0, 4.0])
+def test_the_series_is_complete(temperature: float) -> None:
+    terms = series(temperature)
+    assert math.isclose(1 + sum(terms), math.exp(1 / temperature))
+    for m, term in enumerate(terms[:-1], 1):
+        assert math.isclose(term, temperature**-m / math.factorial(m))
+    for K in (0.1, 0.5, 0.9):
+        value = 1 + sum(c * K**m for m, c in enumerate(terms, 1))
+        assert abs(value - math.exp(K / temperature)) < 0.011 * math.exp(1 / temperature)
+    assert len(series(1.0)) == 4
+
+
+def test_frequencies_are_dealt_in_proportion() -> None:
+    assert dealt(10, [1.0, 1.0]) == [5, 5]
+    assert dealt(8, [1.0, 0.001]) == [7, 1]
+    assert sum(dealt(131, series())) == 131
+
+
+def test_frequencies_are_normal_and_orthogonal_in_groups() -> None:
+    omega = orthogonal_frequencies(20, 8, torch.Generator().manual_seed(0))
+    assert omega.shape == (20, 8)
+    for start, stop in ((0, 8), (8, 16), (16, 20)):
+        products = omega[start:stop] @ omega[start:stop].mT
+        assert products.fill_diagonal_(0).abs().max() < 1e-4
+    assert (omega[:8] @ omega[8:16].mT).abs().max() > 0.1
+    many = orthogonal_frequencies(4000, 8, torch.Generator().manual_seed(0))
+    assert torch.allclose(many.mean(0), torch.zeros(8), atol=0.1)
+    assert torch.allclose(many.mT @ many / 4000, torch.eye(8), atol=0.1)
+    assert abs(many.square().sum(-1).var().item() - 16) < 2  # of a χ² with 8 degrees of freedom
+
+
+def test_the_seed_is_all_that_the_frequencies_need() -> None:
+    x = torch.randn(1, 7, DIM)
+    graph = sw.RandomFeatureGraph(DIM, seed=5)
+    assert set(graph.state_dict()) == {*sw.LatentGraph(DIM).state_dict(), "seed"}
+    fresh = sw.RandomFeatureGraph(DIM, seed=6)
+    assert not torch.equal(fresh.frequencies, graph.frequencies)
+    fresh.load_state_dict(graph.state_dict())
+    assert torch.equal(fresh(x) @ x, graph(x) @ x)
+    assert torch.equal(sw.RandomFeatureGraph(DIM, seed=5).frequencies, graph.frequencies)
+    fresh.load_state_dict(sw.LatentGraph(DIM).state_dict())
+    assert int(fresh.seed) == 5
+    model = sw.DMPS.build(DIM, 1, graph="linear")
+    model.load_state_dict(sw.DMPS.build(DIM, 1).state_dict())
+
+
+def test_drawing_frequencies_leaves_the_random_state_alone() -> None:
+    torch.manual_seed(3)
+    sw.LatentGraph(DIM)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    sw.RandomFeatureGraph(DIM)
+    assert torch.equal(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize("normalize", [sw.row_softmax, sw.row_normalize])
+def test_diffusion_is_a_mixture_and_its_gradients_are(normalize: object) -> None:
+    _, graph = exact_and_linear(normalize=normalize, features=32)
+    graph.double()
+    x, mask = padded([5, 3])
+    x = x.double().requires_grad_()
+    gamma = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    W = graph(x, mask)
+    real = mask.unsqueeze(-1)
+    assert torch.allclose(sw.propagate(x, W, gamma) * real, torch.lerp(x, W @ x, gamma) * real)
+
+    def mixed(x: Tensor, gamma: Tensor, *_: Tensor) -> Tensor:
+        return sw.propagate(x, graph(x, mask), gamma) * real
+
+    assert torch.autograd.gradcheck(mixed, (x, gamma, *graph.parameters()))
+
+
+def test_an_element_that_is_far_from_all_others_hears_something_finite() -> None:
+    x = torch.randn(1, 5, DIM)
+    x[0, 0] = 1e3
+    graph = sw.RandomFeatureGraph(DIM, normalize=sw.row_normalize)
+    out = graph(x) @ x
+    out.sum().backward()
+    assert out.isfinite().all()
+    assert torch.allclose(graph(x).to_dense().sum(-1), torch.ones(1, 5), atol=1e-4)
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in graph.parameters())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"features": 15}, "features must be at least 16, got 15"),
+        ({"features": 16, "normalize": partial(sw.row_softmax, temperature=0.1)}, r"at least \d\d, got 16"),
+        ({"normalize": torch.softmax}, "normalize must be row_softmax or row_normalize"),
+    ],
+)
+def test_refuses_in_one_sentence(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sw.RandomFeatureGraph(DIM, **arguments)  # type: ignore[arg-type]
+
+
+def test_auto_takes_what_suits_the_size() -> None:
+    graph = sw.AutoGraph(DIM, memory=0.5, exact_up_to=20_000)
+    assert graph.choice(1, 5_000) == "dense"
+    assert graph.choice(2, 5_000) == "streamed"
+    assert graph.choice(1, 20_000) == "streamed"
+    assert graph.choice(1, 20_001) == "linear"
+    assert graph.double().choice(1, 5_000) == "streamed"  # twice as large
+    matrix = 5 * 4 * 100**2 / 2**30
+    assert sw.AutoGraph(DIM, memory=matrix).choice(1, 100) == "dense"
+    assert sw.AutoGraph(DIM, memory=matrix * 0.999).choice(1, 100) == "streamed"
+
+
+def test_auto_gives_what_the_graph_that_it_takes_would_give() -> None:
+    x, mask = padded([6, 4])
+    exact, linear = exact_and_linear()
+    for took, limits in {
+        "dense": {},
+        "streamed": {"memory": 0.0},
+        "linear": {"exact_up_to": 5},
+    }.items():
+        graph = sw.AutoGraph(DIM, (16, 8), activation="tanh", **limits)  # type: ignore[arg-type]
+        graph.load_state_dict(exact.state_dict())
+        assert graph.took is None
+        found = graph(x, mask) @ x
+        assert graph.took == took
+        expected = (linear if took == "linear" else exact)(x, mask) @ x
+        assert torch.allclose(found, expected, atol=1e-5), took
+
+
+def test_auto_says_once_what_it_took(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="setwise")
+    graph = sw.AutoGraph(DIM, memory=0.0, exact_up_to=5)
+    for n in (4, 5, 6, 7, 4):
+        graph(torch.randn(1, n, DIM))
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("INFO", "graph='auto' took the streamed graph for sets of 4 elements"),
+        (
+            "WARNING",
+            "graph='auto' took random features for sets of 6 elements: the result is approximate "
+            "(exact up to 5, see exact_up_to)",
+        ),
+    ]
+    assert graph.took == "streamed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"memory": -1.0}, "memory must not be negative, got -1.0"),
+        ({"memory": math.nan}, "memory must not be negative, got nan"),
+        ({"exact_up_to": -1}, "exact_up_to must not be negative, got -1"),
+    ],
+)
+def test_auto_refuses_in_one_sentence(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sw.AutoGraph(DIM, **arguments)  # type: ignore[arg-type]
+
+
+def test_a_bag_of_many_trains_by_itself() -> None:
+    model = sw.DMPS.build(8, 2, dim=8, hidden=(8,), graph="auto")
+    x = torch.randn(1, 70_000, 8)
+    model.initialize_bandwidth(x)
+    loss = torch.nn.functional.cross_entropy(model(x), torch.tensor([1]))
+    loss.backward()
+    assert model.graph.took == "linear"
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_a_bandwidth_for_many_elements_comes_from_some_of_them() -> None:
+    torch.manual_seed(0)
+    graph, x = sw.LatentGraph(DIM), torch.randn(1, 3000, DIM)
+    few = graph.initialize_bandwidth(x[:, :2048]).sigma.item()
+    many = graph.initialize_bandwidth(x).sigma.item()
+    assert many != few
+    assert abs(many / few - 1) < 0.05
+    shifted = torch.cat([x, torch.full_like(x, math.nan)], dim=1)
+    real = torch.arange(6000).unsqueeze(0) < 3000
+    assert abs(graph.initialize_bandwidth(shifted, real).sigma.item() / few - 1) < 0.1
+
+
+def test_freed_memory_is_kept_where_the_system_can() -> None:
+    assert reuse_freed_memory() in (True, False)
+    assert reuse_freed_memory() is reuse_freed_memory()
