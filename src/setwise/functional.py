@@ -84,7 +84,9 @@ class _ScaledSquaredDistances(torch.autograd.Function):
     @staticmethod
     def forward(z: Tensor, scale: Tensor) -> Tensor:
         norms = torch.linalg.vector_norm(z, dim=-1, keepdim=True).square()
-        return torch.baddbmm(norms + norms.mT, z, z.mT, alpha=-2).relu_().mul_(scale)
+        one = torch.ones_like(norms)
+        left, right = torch.cat([-2 * z, norms, one], dim=-1), torch.cat([z, one, norms], dim=-1)
+        return torch.bmm(left, right.mT).relu_().mul_(scale)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:

@@ -8,9 +8,19 @@ elements nearly every tensor is such a block, and a training step spends as long
 import ctypes
 from functools import cache
 
+import torch
+
 LARGEST = 128 * 2**20
 """Blocks up to this size are used again; the few that are larger would leave holes that do not fit others."""
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
+MANY = 2**22
+"""Numbers in a tensor from which on this matters."""
+
+
+def prepare(numbers: int, device: torch.device) -> None:
+    """Get ready for tensors of so many numbers, on this device."""
+    if numbers > MANY and device.type == "cpu" and not torch.compiler.is_compiling():
+        reuse_freed_memory()
 
 
 @cache

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from setwise.functional import Propagator, fill_padding, row_softmax
-from setwise.memory import reuse_freed_memory
+from setwise.memory import prepare
 from setwise.nn.graph import LatentGraph
 from setwise.nn.weights import Weights, normal_form, scaled
 
@@ -23,9 +23,6 @@ REST = 0.01
 """The share of exp(K / T) at K = 1 that the last power of K may carry for all those that are left out."""
 LEAST = -40.0
 """The exponent of the smallest positive feature, beside the largest: products of two must not vanish."""
-
-MANY = 2**22
-"""Numbers in Φ above which freed memory is kept for later use."""
 
 
 def series(temperature: float = 1.0) -> list[float]:
@@ -155,10 +152,9 @@ class LowRankWeights(Weights):
         constant: float,
         dtype: torch.dtype,
     ) -> None:
-        b, n, f = phi.shape
+        b, n, _ = phi.shape
         super().__init__((b, n, n), dtype, phi.device)
-        if phi.device.type == "cpu" and b * n * f > MANY and not torch.compiler.is_compiling():
-            reuse_freed_memory()
+        prepare(phi.numel(), phi.device)
         self.phi = phi
         self.mask = mask
         self.constant = constant

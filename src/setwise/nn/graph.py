@@ -19,6 +19,7 @@ from setwise.functional import (
     row_normalize,
     row_softmax,
 )
+from setwise.memory import prepare
 from setwise.nn.encoders import MLP
 
 MEDIAN_OF = 2048
@@ -76,6 +77,7 @@ class LatentGraph(nn.Module):
 
     def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None) -> Propagator:
         """The weights W."""
+        prepare(x.shape[0] * x.shape[1] ** 2, x.device)
         return self.normalize(self._kernel(x, mask), mask).to(x.dtype)
 
     def _kernel(self, x: Tensor, mask: Tensor | None) -> Tensor:

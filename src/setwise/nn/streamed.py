@@ -7,6 +7,7 @@ ones beside x is all that is needed. A block keeps nothing but its x: a tile is 
 fetch from memory, so that this is even faster than the dense graph once n is in the thousands.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import combinations_with_replacement
 from typing import Any
@@ -91,7 +92,8 @@ def _weigh(s: Tensor, diagonal: bool, softmax: bool, temperature: float) -> tupl
 def _tiles(b: int, n: int) -> Iterator[tuple[slice, slice, slice]]:
     """The tiles on and above the diagonal: which sets, which rows, which columns."""
     together = max(1, TILE**2 // max(n, 1) ** 2)
-    parts = [slice(start, min(start + TILE, n)) for start in range(0, n, TILE)]
+    side = math.ceil(n / max(1, math.ceil(n / TILE))) or 1  # all alike: a narrow last one would waste time
+    parts = [slice(start, min(start + side, n)) for start in range(0, n, side)]
     for start in range(0, b, together):
         for rows, columns in combinations_with_replacement(parts, 2):
             yield slice(start, start + together), rows, columns
