@@ -73,6 +73,10 @@ def dmps(graph: Any) -> nn.Module:
     )
 
 
+def waves(features: int) -> nn.Module:
+    return dmps(sw.RandomFeatureGraph(DIM, HIDDEN, features=features))
+
+
 def nearest() -> nn.Module:
     return dmps(sw.NeighbourGraph(DIM, HIDDEN, k=NEIGHBOURS))
 
@@ -200,7 +204,12 @@ def keops_product() -> Callable[[Tensor], Tensor]:
 CONTENDERS = {
     "latent": Contender("D-DMPS, dense", "setwise", partial(train, partial(dmps, "latent")), "ours"),
     "streamed": Contender("D-DMPS, streamed", "setwise", partial(train, partial(dmps, "streamed")), "ours"),
-    "linear": Contender("D-DMPS, linear", "setwise", partial(train, partial(dmps, "linear")), "ours"),
+    "linear": Contender(
+        "D-DMPS, linear (64 features)", "setwise", partial(train, partial(dmps, "linear")), "ours"
+    ),
+    "linear-256": Contender(
+        "D-DMPS, linear (256 features)", "setwise", partial(train, partial(waves, 256)), "ours"
+    ),
     "neighbours": Contender(f"D-DMPS, {NEIGHBOURS} neighbours", "setwise", partial(train, nearest), "ours"),
     "auto": Contender("D-DMPS, auto", "setwise", partial(train, partial(dmps, "auto")), "ours"),
     "sab": Contender(

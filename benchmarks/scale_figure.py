@@ -16,11 +16,11 @@ PANELS = {"seconds": "seconds for a training step", "peak_megabytes": "peak memo
 LEAST = {"seconds": 1e-6, "peak_megabytes": 0.1}  # a logarithm needs something to hold on to
 STYLES = {"ours": "-", "baseline": "--", "peer": "--"}
 COLOURS = {
-    "ours": ["#08306b", "#2b8cbe", "#e6550d", "#31a354", "#111111"],
+    "ours": ["#08306b", "#2b8cbe", "#e6550d", "#a63603", "#31a354", "#111111"],
     "baseline": ["#c51b8a", "#756bb1"],
     "peer": ["#7f7f7f", "#d8a200", "#8c6d31", "#17becf", "#d62728"],
 }
-MARKERS = "os^vDPX<>*hd"
+MARKERS = "os^vDPX<>*hdp8"
 
 
 def scale_figure(records: Sequence[Mapping[str, Any]]) -> Figure:
