@@ -60,6 +60,7 @@ def measure(make: Callable[[int], Callable[[], object]], n: int, limits: Limits)
             if ours.poll(0.05):
                 message: Result | None = ours.recv()
                 if message is not None:
+                    process.join(10)  # to end by itself: KeOps writes its cache then
                     return message
                 deadline = time.monotonic() + limits.seconds  # it is about to start
             elif _resident(process.pid) > limits.megabytes:

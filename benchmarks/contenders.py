@@ -48,10 +48,10 @@ class Contender:
             return None
 
 
-def train(build: Callable[[], nn.Module], n: int, sets: int = 1) -> Step:
+def train(build: Callable[[], nn.Module], n: int, sets: int = 1, dim: int = DIM) -> Step:
     """A training step, less the optimiser, on sets of n elements."""
     torch.manual_seed(0)
-    x, y = torch.randn(sets, n, DIM), torch.arange(sets) % CLASSES
+    x, y = torch.randn(sets, n, dim), torch.arange(sets) % CLASSES
     model = build()
     if isinstance(model, sw.DMPS):
         model.initialize_bandwidth(x[:, :512])

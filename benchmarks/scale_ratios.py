@@ -6,13 +6,19 @@ a time, and the most that a process of its own takes beyond model and inputs.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import tyro
+from torch import nn
 
+import setwise as sw
 from benchmarks.alone import Limits, measure
-from benchmarks.contenders import CONTENDERS, Step
+from benchmarks.contenders import CONTENDERS, Step, train
 from benchmarks.measure import peak_megabytes, record, side_by_side
+
+INSTANCE = 512
+"""Features of an instance of a large bag."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,15 @@ def without_matrix(sizes: ScaleRatios) -> dict[str, Any]:
     }
 
 
+def bag() -> nn.Module:
+    return sw.DMPS.build(INSTANCE, 2, graph="auto")
+
+
+def large_bag(sizes: ScaleRatios) -> dict[str, Any]:
+    """A bag of many instances with the features of a deep network, through a model with the defaults."""
+    return {"features": INSTANCE} | measure(partial(train, bag, dim=INSTANCE), sizes.large, Limits())
+
+
 def main(sizes: ScaleRatios) -> None:
     record(
         "scale_ratios",
@@ -103,6 +118,7 @@ def main(sizes: ScaleRatios) -> None:
             "inducing_points": inducing_points(sizes),
             "growth": growth(sizes),
             "without_matrix": without_matrix(sizes),
+            "large_bag": large_bag(sizes),
             "versions": {c.package: c.version for c in CONTENDERS.values()},
         },
     )

@@ -116,6 +116,10 @@ def scale_ratios() -> str:
         for name, model in (("streamed", "streamed"), ("dense", "latent"))
         for how, key in (("tensors", "tensor_megabytes"), ("process", "process_megabytes"))
     ]
+    bag = found["large_bag"]
+    memory.append(
+        [f'Peak memory, graph="auto", {large} of {bag["features"]} features', bag["peak_megabytes"]]
+    )
     return markdown(
         ["Training step", "Measured"],
         [
@@ -123,6 +127,34 @@ def scale_ratios() -> str:
             *([what, "—" if value is None else f"{value:,.0f} MB"] for what, value in memory),
         ],
     )
+
+
+def feature_error() -> str:
+    """The error of W X by random features on trained models: the mean, and the worst block and seed."""
+    models = read_json(RESULTS / "benchmarks" / "feature_error.json")["models"]
+    counts = ("64", "256", "1024")
+    lines = [
+        [label, *(f"{100 * found[c]['mean']:.1f} % ({100 * found[c]['worst']:.1f} %)" for c in counts)]
+        for label, found in models.items()
+    ]
+    return markdown(["Mean error (worst)", *(f"{int(c):,} features" for c in counts)], lines)
+
+
+def padding() -> str:
+    """Padding in batches under an element budget, and in as many batches dealt at random."""
+    cases = read_json(RESULTS / "benchmarks" / "padding.json")["cases"]
+    lines = [
+        [
+            f"{case['sigma']:g}",
+            f"{case['elements']:,}",
+            f"{100 * case['waste']:.1f} %",
+            f"{100 * case['waste_at_random']:.0f} %",
+            f"{case['batches']:,}",
+        ]
+        for case in cases
+        if case["max_sets"] is None
+    ]
+    return markdown(["σ of log n", "Budget", "Padding", "At random", "Batches"], lines)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -137,6 +169,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "benchmarks": benchmarks,
     "scale": scale,
     "scale ratios": scale_ratios,
+    "feature error": feature_error,
+    "padding": padding,
 }
 
 
@@ -151,7 +185,7 @@ def refreshed(text: str) -> str:
 
 def pages() -> list[Path]:
     """The pages that hold such tables."""
-    return [ROOT / "README.md", ROOT / "docs" / "paper.md"]
+    return [ROOT / "README.md", ROOT / "docs" / "paper.md", ROOT / "docs" / "scale.md"]
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import setwise as sw
-from setwise.memory import reuse_freed_memory
+from setwise.memory import prepare, reuse_freed_memory
 from setwise.nn.features import dealt, orthogonal_frequencies, series
 from setwise.nn.weights import scaled
 from tests.cases import DIM, padded
@@ -92,6 +92,7 @@ def test_the_series_is_complete(temperature: float) -> None:
 def test_frequencies_are_dealt_in_proportion() -> None:
     assert dealt(10, [1.0, 1.0]) == [5, 5]
     assert dealt(8, [1.0, 0.001]) == [7, 1]
+    assert dealt(4, [0.01, 0.02, 1.0, 0.1]) == [1, 1, 1, 1]
     assert sum(dealt(131, series())) == 131
 
 
@@ -163,7 +164,12 @@ def test_an_element_that_is_far_from_all_others_hears_something_finite() -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"features": 15}, "features must be at least 16, got 15"),
+        ({"features": 14}, "features must be even and at least 16, got 14"),
+        ({"features": 65}, "features must be even and at least 16, got 65"),
+        (
+            {"normalize": partial(sw.row_softmax, temperature=0.01)},
+            "temperature must be at least 0.05, got 0.01",
+        ),
         ({"features": 16, "normalize": partial(sw.row_softmax, temperature=0.1)}, r"at least \d\d, got 16"),
         ({"normalize": torch.softmax}, "normalize must be row_softmax or row_normalize"),
     ],
@@ -253,6 +259,106 @@ def test_a_bandwidth_for_many_elements_comes_from_some_of_them() -> None:
     assert abs(graph.initialize_bandwidth(shifted, real).sigma.item() / few - 1) < 0.1
 
 
-def test_freed_memory_is_kept_where_the_system_can() -> None:
-    assert reuse_freed_memory() in (True, False)
-    assert reuse_freed_memory() is reuse_freed_memory()
+def test_freed_memory_is_kept_where_the_system_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    most = 0
+
+    class Library:
+        def __init__(self, name: object) -> None:
+            assert name is None
+
+        def mallopt(self, option: int, value: int) -> int:
+            asked.append((option, value))
+            return int(option == -1 or value <= most)
+
+    monkeypatch.setattr("ctypes.CDLL", Library)
+    again = reuse_freed_memory.__wrapped__
+    assert not again()  # an older library, with a limit of its own
+    assert asked == [(-3, 2**27), (-1, 2**30)]
+    most = 2**30
+    assert again()
+    monkeypatch.setenv("SETWISE_REUSE_MEMORY", "0")
+    asked.clear()
+    assert not again()
+    assert not asked
+    monkeypatch.delenv("SETWISE_REUSE_MEMORY")
+    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
+    assert not again()
+
+
+@pytest.mark.parametrize(("numbers", "asked"), [(2**22, 0), (2**22 + 1, 1)])
+def test_memory_matters_for_large_tensors_only(
+    numbers: int, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr("setwise.memory.reuse_freed_memory", lambda: calls.append(1))
+    prepare(numbers, torch.device("cpu"))
+    prepare(2**30, torch.device("meta"))
+    assert len(calls) == asked
+
+
+def test_padding_does_not_matter_to_a_narrow_kernel() -> None:
+    graph = sw.RandomFeatureGraph(DIM, (6, 5), activation="tanh", sigma=0.15, normalize=sw.row_normalize)
+    x = torch.randn(1, 4, DIM)
+    wide = torch.cat([x, torch.zeros(1, 3, DIM)], dim=1)
+    mask = torch.arange(7).unsqueeze(0) < 4
+    assert torch.allclose(graph(wide, mask).to_dense()[:, :4, :4], graph(x).to_dense(), atol=1e-5)
+
+
+def test_second_derivatives_are_right() -> None:
+    _, graph = exact_and_linear(features=16)
+    graph.double()
+    x = torch.randn(1, 4, DIM, dtype=torch.float64, requires_grad=True)
+    gamma = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x, g: sw.propagate(x, graph(x), g), (x, gamma))
+
+
+def test_outliers_do_not_turn_the_sign_of_a_row() -> None:
+    x = torch.cat([0.01 * torch.randn(1, 200, DIM), 5 * torch.randn(1, 5, DIM)], dim=1)
+    y = torch.rand(1, 205, 1)
+    for seed in range(10):
+        graph = sw.RandomFeatureGraph(
+            DIM, sigma=0.05, seed=seed, normalize=partial(sw.row_softmax, temperature=0.5)
+        )
+        assert (graph(x).total >= 205).all()
+        assert (graph(x) @ y).abs().max() < 3
+
+
+KINDS = {
+    "latent": sw.LatentGraph,
+    "streamed": sw.StreamedGraph,
+    "linear": sw.RandomFeatureGraph,
+    "auto": sw.AutoGraph,
+    "neighbours": partial(sw.NeighbourGraph, k=3),
+}
+
+
+@pytest.mark.parametrize("one", KINDS)
+@pytest.mark.parametrize("other", KINDS)
+def test_graphs_read_the_state_dicts_of_each_other(one: str, other: str) -> None:
+    first, second = KINDS[one](DIM), KINDS[other](DIM)
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(second.embed.layers[0].linear.weight, first.embed.layers[0].linear.weight)
+    model = sw.DMPS.build(DIM, 1, dim=DIM, graph=KINDS[one](DIM))
+    sw.DMPS.build(DIM, 1, dim=DIM, graph=KINDS[other](DIM)).load_state_dict(model.state_dict())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_refuse_features_of_other_elements(kind: str) -> None:
+    W = KINDS[kind](DIM)(torch.randn(1, 5, DIM))
+    if not isinstance(W, Tensor):
+        with pytest.raises(ValueError, match=r"x must be \[1, 5, d\] as the graph is, got \[1, 4, 2\]"):
+            W @ torch.ones(1, 4, 2)
+
+
+def test_frequencies_are_drawn_wherever_the_default_device_is() -> None:
+    with torch.device("meta"):
+        assert sw.RandomFeatureGraph(DIM).frequencies.device.type == "meta"
+
+
+def test_a_bandwidth_is_sampled_from_real_elements() -> None:
+    x, mask = torch.zeros(4, 20_000, DIM), torch.arange(20_000).expand(4, -1) < 5
+    x[:, :5] = torch.randn(4, 5, DIM)
+    graph = sw.LatentGraph(DIM)
+    few = graph.initialize_bandwidth(x[:, :5]).sigma.item()
+    assert math.isclose(graph.initialize_bandwidth(x, mask).sigma.item(), few, rel_tol=1e-5)

@@ -332,7 +332,7 @@ def test_arguments_that_make_no_search_or_product() -> None:
         nearest(z, 0)
     with pytest.raises(ValueError, match="search must be one of"):
         nearest(z, 2, search="brute")
-    with pytest.raises(ValueError, match=r"x must be \[1, 5\] as the graph is, got \[1, 4, 3\]"):
+    with pytest.raises(ValueError, match=r"x must be \[1, 5, d\] as the graph is, got \[1, 4, 3\]"):
         sw.NeighbourGraph(3, k=2)(z) @ z[:, :4]
 
 

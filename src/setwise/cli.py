@@ -43,7 +43,8 @@ def run(
         row: Rows to run ('setwise rows EXPERIMENT' lists them); all of them unless given.
         seeds: Seeds to run each row with.
         sweep: Values of what the experiment varies (rho for gaussian, split for counting, points for
-            pointcloud, gamma for diffusion, by for histology, bags for mil), one run each.
+            pointcloud, gamma for diffusion, depth for smoothing, by for histology, bags for mil), one run
+            each.
         resume: Continue interrupted runs, skip finished ones.
         out: Where configuration, metrics and checkpoint of each run go.
         results: Where the results go on record, a JSON file a run.

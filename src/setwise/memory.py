@@ -6,6 +6,7 @@ elements nearly every tensor is such a block, and a training step spends as long
 """
 
 import ctypes
+import os
 from functools import cache
 
 import torch
@@ -19,7 +20,7 @@ MANY = 2**22
 
 def prepare(numbers: int, device: torch.device) -> None:
     """Get ready for tensors of so many numbers, on this device."""
-    if numbers > MANY and device.type == "cpu" and not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and device.type == "cpu" and numbers > MANY:
         reuse_freed_memory()
 
 
@@ -27,10 +28,14 @@ def prepare(numbers: int, device: torch.device) -> None:
 def reuse_freed_memory() -> bool:
     """Ask the C library, once and for the whole process, to keep freed blocks; tell whether it can.
 
-    As with the caching allocator of a GPU, memory is given back to the system later than it is freed.
+    As with the caching allocator of a GPU, memory is given back to the system later than it is freed. The
+    environment variable ``SETWISE_REUSE_MEMORY=0`` turns it off.
     """
+    if os.environ.get("SETWISE_REUSE_MEMORY") == "0":
+        return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library, another system
         return False
-    return bool(mallopt(MMAP_THRESHOLD, LARGEST)) and bool(mallopt(TRIM_THRESHOLD, 8 * LARGEST))
+    kept = bool(mallopt(MMAP_THRESHOLD, LARGEST))  # which some versions refuse
+    return bool(mallopt(TRIM_THRESHOLD, 8 * LARGEST)) and kept

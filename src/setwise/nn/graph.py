@@ -5,6 +5,7 @@ this contract can stand in a model: the ablations of the paper are such substitu
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -83,6 +84,11 @@ class LatentGraph(nn.Module):
     def _kernel(self, x: Tensor, mask: Tensor | None) -> Tensor:
         return self.kernel(center(self.embed(x, mask), mask), self.sigma)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        if "seed" not in self._buffers:  # of random features, for which this graph may stand in
+            state_dict.pop(f"{prefix}seed", None)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     @torch.no_grad()
     def initialize_bandwidth(
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
@@ -93,7 +99,9 @@ class LatentGraph(nn.Module):
         learn from. Takes what ``forward`` takes: encoded elements. Of larger sets, some thousand do.
         """
         if x.shape[1] > MEDIAN_OF:
-            some = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(0))[:MEDIAN_OF]
+            order = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(0), device="cpu")
+            order = order.to(x.device)
+            some = (order if mask is None else order[mask.any(0)[order]])[:MEDIAN_OF]
             x, mask = x[:, some], None if mask is None else mask[:, some]
         self.log_sigma.copy_(median_distance(self.embed(x, mask), mask).log())
         return self

@@ -24,8 +24,8 @@ class NeighbourGraph(LatentGraph):
 
     The k nearest are found exactly up to 30,000 elements, so that W does not depend on their order. Beyond,
     an approximate search finds at least about 95 % of them, and not quite the same in another order. A
-    threshold compares all pairs, tile by tile. As softmax(K) gives nobody less than 1 / (e n), only δ above
-    that drops an edge; ``normalize=row_normalize`` has no such bound.
+    threshold compares all pairs, tile by tile. As softmax(K) gives nobody less than 1 / (e n) or more than
+    e / n, only δ between these keeps some edges and drops others; with ``normalize=row_normalize`` any may.
 
     Args:
         in_dim: features of an encoded element (d_i).
@@ -102,7 +102,7 @@ class NeighbourGraph(LatentGraph):
         there = found >= 0
         columns = torch.where(there, found + places[:, :1], places)
         offsets = k * torch.arange(b * n + 1, device=z.device)
-        return offsets, columns.flatten(), None if mask is None else there.flatten()
+        return offsets, columns.flatten(), there.flatten()
 
     def extra_repr(self) -> str:
         """What the parts do not tell."""

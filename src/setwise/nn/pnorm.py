@@ -32,7 +32,7 @@ def pnorm_energy(
     >>> pnorm_energy(x, W, 2.0), pnorm_energy(x, W, 1.0, eps=0.0)
     (tensor([4.]), tensor([2.]))
     """
-    _check(p, eps, zero=True)
+    check_norm(p, eps, zero=True)
     if p == 2:
         return dirichlet_energy(x, W)
     squared = _squared_distances(x, W)
@@ -64,7 +64,7 @@ def pnorm_reweighted(
     >>> pnorm_reweighted(torch.tensor([[[0.0], [1.0], [5.0]]]), torch.full((1, 3, 3), 1 / 3), 1.0)
     tensor([[[0.3333, 0.5551, 0.1116], [0.5328, 0.3333, 0.1338], [0.2963, 0.3704, 0.3333]]])
     """
-    _check(p, eps)
+    check_norm(p, eps)
     if p == 2:
         return W
     oneself = _oneself(W)
@@ -105,7 +105,7 @@ class PNormBlock(SetDenoisingBlock):
         eps: float = EPS,
         activation: str = "relu",
     ) -> None:
-        _check(p, eps)
+        check_norm(p, eps)
         super().__init__(dim, gamma=gamma, activation=activation)
         self.p = p
         self.eps = eps
@@ -141,7 +141,8 @@ def _squared_distances(x: Tensor, W: Tensor) -> Tensor:
     return squared_distances(center(x, W.sum(-1) > 0))
 
 
-def _check(p: float, eps: float, *, zero: bool = False) -> None:
+def check_norm(p: float, eps: float, *, zero: bool = False) -> None:
+    """Refuse a power outside 1 to 2 and a rounding that is not positive."""
     if not 1 <= p <= 2:
         raise ValueError(f"p must lie between 1 and 2, got {p}")
     if not 0 <= eps < float("inf") or (eps == 0 and not zero):

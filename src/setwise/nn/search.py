@@ -239,7 +239,8 @@ def _approximate(z: Tensor, k: int) -> Tensor:
     finally:
         faiss.omp_set_num_threads(threads)
     sample = points[:: max(1, n // 256)]
-    farthest = faiss.knn(sample, points, k)[0][:, -1:] * (1 + 1e-5)
+    true = points[faiss.knn(sample, points, k)[1]]
+    farthest = ((sample[:, None] - true) ** 2).sum(-1).max(1, keepdims=True) * (1 + 1e-5)
     width = max(32, 2 * k)
     while True:
         index.hnsw.efSearch = width

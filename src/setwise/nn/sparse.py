@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 from setwise.functional import center
+from setwise.nn.pnorm import check_norm
 from setwise.nn.weights import Weights
 
 CHUNK = 2**18
@@ -193,8 +194,7 @@ class SparseWeights(Weights):
 
     def __matmul__(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         """Return ``W x``."""
-        if x.shape[:2] != self.shape[:2]:
-            raise ValueError(f"x must be {list(self.shape[:2])} as the graph is, got {list(x.shape)}")
+        self.check(x)
         dtype = torch.promote_types(x.dtype, self.values.dtype)
         flat = x.to(dtype).flatten(0, 1)
         out: Tensor = edge_sum(flat, self.values.to(dtype), self.offsets, self.columns)
@@ -222,8 +222,9 @@ class SparseWeights(Weights):
         """The graph for messages down a p-norm energy: R_ij ∝ w_ij (‖x_i − x_j‖² + ε²)^(p/2 − 1) for j ≠ i.
 
         An element keeps its own weight and divides the rest anew among the others that it listens to, as in
-        `setwise.pnorm_reweighted`.
+        `setwise.pnorm_reweighted`. Neighbours need not be mutual, and then the energy may rise.
         """
+        check_norm(p, eps)
         rows = self.rows
         real = row_sums(self.values, rows, self.offsets).view(self.shape[:2]) > 0
         x = center(x.to(torch.promote_types(x.dtype, self.values.dtype)), real)

@@ -4,7 +4,7 @@ With z scaled by 1/σ and s_ij = −½ ‖z_i − z_j‖², both normalisations 
 W = F / (F 1), where F_ij = exp(exp(s_ij)) is the paper's softmax(K) and F_ij = exp(s_ij) the kernel divided
 by its row sums. F is symmetric, so each tile serves both its rows and its columns, and F x with a column of
 ones beside x is all that is needed. A block keeps nothing but its x: a tile is cheaper to make anew than to
-fetch from memory, so that this is even faster than the dense graph once n is in the thousands.
+fetch from memory, so that at ten thousand elements this is even faster than the dense graph.
 """
 
 import math
@@ -146,6 +146,7 @@ class StreamedWeights(Weights):
 
     def __matmul__(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         """Return ``W x``."""
+        self.check(x)
         wide = fill_padding(x.to(self.z.dtype), self.mask)
         real = torch.ones_like(wide[..., :1]) if self.mask is None else self.mask.unsqueeze(-1).to(wide)
         sums: Tensor = kernel_product(self.z, torch.cat([wide, real], dim=-1), *self.form)

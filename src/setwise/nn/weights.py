@@ -39,6 +39,8 @@ class _Mixture(torch.autograd.Function):
 class Weights(ABC):
     """A matrix W [b, n, n] of non-negative rows that sum to one (to zero at padding), known by its products.
 
+    Where these are approximate, so are the signs and sums.
+
     Args:
         shape: ``(b, n, n)``.
         dtype: of the features that it was made from.
@@ -53,6 +55,12 @@ class Weights(ABC):
     @abstractmethod
     def __matmul__(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
         """Return ``W x``."""
+
+    def check(self, x: Tensor) -> None:
+        """Refuse features of other elements than the graph's."""
+        if x.dim() != 3 or x.shape[:2] != self.shape[:2]:
+            b, n, _ = self.shape
+            raise ValueError(f"x must be [{b}, {n}, d] as the graph is, got {list(x.shape)}")
 
     def diffuse(self, x: Float[Tensor, "b n d"], gamma: Float[Tensor, ""]) -> Float[Tensor, "b n d"]:
         """Return ``(1 − γ) x + γ W x``."""
