@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from setwise.experiments.runner import revision
 from setwise.files import write_json
 
 RESULTS = Path(__file__).parent.parent / "results" / "benchmarks"
@@ -43,6 +44,7 @@ def machine() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "processor": platform.machine(),
+        "revision": revision(),
     }
 
 

@@ -84,7 +84,7 @@ def _run(
         result: dict[str, Any] = read_json(folder / "result.json")
         write_json(record, result)
         return result
-    revision = _revision()
+    source = revision()
     if experiment.threads is not None:
         torch.set_num_threads(experiment.threads)
     metric = experiment.task(row).metric
@@ -123,7 +123,7 @@ def _run(
             "setwise": setwise.__version__,
             **{name: version(name) for name in ("torch", "numpy", "lightning-fabric")},
         },
-        "revision": revision,
+        "revision": source,
         "data": experiment.data,
     }
     write_json(folder / "result.json", result)
@@ -263,7 +263,7 @@ def _refuse_other(path: Path, experiment: Experiment, option: str) -> None:
 
 
 @cache
-def _revision() -> str | None:
+def revision() -> str | None:
     """The git revision of the source as it was loaded, with a plus sign if it had uncommitted changes."""
     source = Path(__file__).parent
 
