@@ -427,3 +427,17 @@ def test_a_model_learns_on_neighbours() -> None:
         losses.append(loss.item())
     assert losses[-1] < 0.3 * losses[0]
     assert model.graph.log_sigma.grad.abs() > 0
+
+
+def test_the_energy_of_a_sparse_graph_is_exact_between_far_clusters() -> None:
+    x, mask = padded([6, 4, 0])
+    x = x.double()
+    x[:, ::2] += 1e4
+    graph = sw.NeighbourGraph(DIM, k=3).double()
+    W = graph(x, mask)
+    expected = sw.dirichlet_energy(x, W.to_dense())
+    assert torch.allclose(sw.dirichlet_energy(x, W), expected, rtol=1e-6)
+    assert torch.allclose(sw.dirichlet_energy(x, W, C=2.0), 2 * sw.dirichlet_energy(x, W))
+    dense = W.to_dense()
+    by_hand = sum(dense[0, i, j] * (x[0, i] - x[0, j]).square().sum() for i in range(6) for j in range(6))
+    assert torch.allclose(sw.dirichlet_energy(x, W)[0], by_hand / 4, rtol=1e-12)

@@ -354,6 +354,9 @@ def dirichlet_energy(x: Float[Tensor, "b n d"], W: Propagator, C: float = 1.0) -
     if isinstance(W, Tensor):
         real = W.sum(-1) > 0  # rows of padding are zero
         return C / 4 * (W * squared_distances(center(x, real))).sum((-2, -1))
+    if (differences := getattr(W, "squared_differences", None)) is not None:
+        energy: Tensor = C / 4 * differences(x)
+        return energy
     x = center(x, (W @ torch.ones_like(x[..., :1])).squeeze(-1) > 0)
     square = x.square().sum(-1, keepdim=True)
     heard = W @ torch.cat([x, square], dim=-1)  # Σ_j w_ij ‖x_i − x_j‖² needs no entry of W

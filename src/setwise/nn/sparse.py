@@ -218,6 +218,14 @@ class SparseWeights(Weights):
         there = self.values > 0
         return torch.stack([self.rows, self.columns])[:, there], self.values[there]
 
+    def squared_differences(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, " b"]:
+        """Σ_ij w_ij ‖x_i − x_j‖² of each set, from the differences along the edges."""
+        self.check(x)
+        flat = x.to(torch.promote_types(x.dtype, self.values.dtype)).flatten(0, 1)
+        weighted: Tensor = self.values * edge_distances(flat, self.offsets, self.columns)
+        b, n, _ = self.shape
+        return weighted.new_zeros(b).index_add(0, self.rows // max(n, 1), weighted)
+
     def reweighted(self, x: Float[Tensor, "b n d"], *, p: float, eps: float) -> "SparseWeights":
         """The graph for messages down a p-norm energy: R_ij ∝ w_ij (‖x_i − x_j‖² + ε²)^(p/2 − 1) for j ≠ i.
 
