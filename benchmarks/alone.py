@@ -23,6 +23,10 @@ WARM_UP = 64
 LONG_STEP, ENOUGH = 20.0, 3.0  # seconds: a step that is measured once, and all rounds of a short one
 FEWEST, MOST = 3, 100  # rounds
 
+PHYSICAL = (
+    os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**20 if hasattr(os, "sysconf") else 8192.0
+)
+
 Result = dict[str, Any]
 """``seconds`` and ``peak_megabytes``, or None; ``fault``, or None; the number of ``rounds``."""
 
@@ -38,7 +42,7 @@ class Limits:
     """
 
     seconds: float = 120.0
-    megabytes: float = 16 * 1024.0
+    megabytes: float = min(16 * 1024.0, 0.8 * PHYSICAL)
     start: float = 600.0
 
 
