@@ -103,6 +103,7 @@ def test_in_order_batches_go_from_large_to_small_and_fill_the_budget() -> None:
 def test_an_exact_fit_fits_and_one_element_more_does_not() -> None:
     for n, batches in ((10, 1), (11, 2)):
         assert len(sw.ElementBudgetSampler([n] * 5, elements=50)) == batches
+    assert len(sw.ElementBudgetSampler([1] * 50, elements=50)) == 1
     assert [len(batch) for batch in sw.ElementBudgetSampler([7] * 7, elements=28, shuffle=False)] == [4, 3]
 
 
