@@ -262,7 +262,8 @@ class RandomFeatureGraph(LatentGraph):
         exponents = torch.cat([projected, -projected], dim=-1) - z.square().sum(-1, keepdim=True)
         largest = z.new_zeros(len(z))
         if exponents.numel():
-            largest = fill_padding(exponents.detach(), mask, LEAST).flatten(1).amax(-1)
+            largest = fill_padding(exponents.detach(), mask, -math.inf).flatten(1).amax(-1)
+            largest = largest.masked_fill(largest.isinf(), 0)  # of a set that is all padding
         return (exponents - largest.view(-1, 1, 1)).clamp(min=LEAST).exp()
 
     def _drawn(self, seed: int) -> tuple[Tensor, Tensor]:
