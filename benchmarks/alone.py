@@ -102,7 +102,7 @@ def _report(parent: Connection, make: Callable[[int], Callable[[], object]], n: 
                 "rounds": rounds,
             }
         )
-    except Exception as error:
+    except Exception as error:  # whatever it is, the parent has to hear of it
         text = f"{type(error).__name__}: {error}".splitlines()[0]
         out_of_memory = isinstance(error, MemoryError) or "can't allocate memory" in str(error)
         parent.send(failed(MEMORY if out_of_memory else text))

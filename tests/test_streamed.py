@@ -104,7 +104,7 @@ def test_no_gradient_to_the_graph_where_none_is_asked_for() -> None:
     y = torch.randn(1, 5, 2, dtype=torch.float64, requires_grad=True)
     (tiled(x) @ y).square().sum().backward()
     W = tiled(x).to_dense()
-    assert torch.allclose(y.grad, W.mT @ (2 * W @ y.detach()))  # type: ignore[arg-type]
+    assert torch.allclose(y.grad, W.mT @ (2 * W @ y.detach()))
 
 
 def test_memory_is_that_of_the_features_and_not_of_the_pairs() -> None:

@@ -14,8 +14,8 @@ from setwise.nn.graph import LatentGraph
 from setwise.nn.streamed import StreamedWeights
 from setwise.nn.weights import scaled
 
-MATRICES = 5
-"""Matrices n × n that a training step of a dense graph holds at a time."""
+MATRICES = 4
+"""Matrices n × n that a training step of a dense graph holds at a time (`benchmarks.scale_ratios`)."""
 GIB = 2**30
 
 log = logging.getLogger("setwise")
@@ -35,7 +35,7 @@ class AutoGraph(RandomFeatureGraph):
         activation: of both layers.
         sigma: bandwidth to start from.
         normalize: see `RandomFeatureGraph`, and so for ``features`` and ``seed``.
-        features: columns of Φ, at most.
+        features: columns of Φ, an even number.
         seed: of the random frequencies.
         memory: GiB that the matrices of a dense graph may take.
         exact_up_to: elements of the largest set that is not approximated.

@@ -40,11 +40,11 @@ def kernel_product(z: Tensor, x: Tensor, softmax: bool, temperature: float) -> T
     out = torch.zeros_like(x)
     with torch.autocast(x.device.type, enabled=False):
         left, right = _factors(z)
-        for sets, I, J in _tiles(*x.shape[:2]):  # noqa: E741 (rows and columns of a tile)
-            F, _ = _weigh(left[sets, I] @ right[sets, J].mT, I is J, softmax, temperature)
-            out[sets, I].baddbmm_(F, x[sets, J])
-            if I is not J:
-                out[sets, J].baddbmm_(F.mT, x[sets, I])
+        for sets, rows, columns in _tiles(*x.shape[:2]):
+            F, _ = _weigh(left[sets, rows] @ right[sets, columns].mT, rows is columns, softmax, temperature)
+            out[sets, rows].baddbmm_(F, x[sets, columns])
+            if rows is not columns:
+                out[sets, columns].baddbmm_(F.mT, x[sets, rows])
     return out
 
 
@@ -57,16 +57,18 @@ def _backward(grad: Tensor, z: Tensor, x: Tensor, softmax: bool, temperature: fl
         left, right = _factors(z)
         ends = right[..., : e + 1].contiguous()  # z and a one
         pair, other = torch.cat([grad, x], dim=-1), torch.cat([x, grad], dim=-1)
-        for sets, I, J in _tiles(*x.shape[:2]):  # noqa: E741
-            F, slope = _weigh(left[sets, I] @ right[sets, J].mT, I is J, softmax, temperature)
-            grad_x[sets, I].baddbmm_(F, grad[sets, J])
-            U = (pair[sets, I] @ other[sets, J].mT).mul_(F)
+        for sets, rows, columns in _tiles(*x.shape[:2]):
+            F, slope = _weigh(
+                left[sets, rows] @ right[sets, columns].mT, rows is columns, softmax, temperature
+            )
+            grad_x[sets, rows].baddbmm_(F, grad[sets, columns])
+            U = (pair[sets, rows] @ other[sets, columns].mT).mul_(F)
             if slope is not None:
                 U.mul_(slope)
-            sums[sets, I].baddbmm_(U, ends[sets, J])
-            if I is not J:
-                grad_x[sets, J].baddbmm_(F.mT, grad[sets, I])
-                sums[sets, J].baddbmm_(U.mT, ends[sets, I])
+            sums[sets, rows].baddbmm_(U, ends[sets, columns])
+            if rows is not columns:
+                grad_x[sets, columns].baddbmm_(F.mT, grad[sets, rows])
+                sums[sets, columns].baddbmm_(U.mT, ends[sets, rows])
     return (sums[..., :e] - sums[..., e:] * z) / temperature, grad_x
 
 
