@@ -12,7 +12,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "setwise.config": ["Training"],
     "setwise.data.buckets": ["ElementBudgetSampler", "budgeted", "padding_waste"],
+    "setwise.estimators": ["SetClassifier", "SetRegressor", "load"],
     "setwise.explain": ["importance", "strongest"],
+    "setwise.export": ["to_onnx", "to_torch_export"],
     "setwise.functional": [
         "dirichlet_energy",
         "laplace_kernel",
@@ -27,6 +29,7 @@ _HOMES = {
         "super_gaussian_kernel",
         "top_k",
     ],
+    "setwise.graphs": ["NearUniformGraph", "SetGraph"],
     "setwise.nn.auto": ["AutoGraph"],
     "setwise.nn.baselines": [
         "DeepSets",
@@ -43,6 +46,7 @@ _HOMES = {
     "setwise.nn.encoders": ["MLP", "ElementEncoder"],
     "setwise.nn.distinct": ["DistinctDMPS"],
     "setwise.nn.features": ["LowRankWeights", "RandomFeatureGraph"],
+    "setwise.nn.framed": ["Framed"],
     "setwise.nn.graph": [
         "GivenGraph",
         "IdentityGraph",
@@ -60,14 +64,26 @@ _HOMES = {
     "setwise.nn.standardize": ["Standardize"],
     "setwise.nn.streamed": ["StreamedGraph", "StreamedWeights"],
     "setwise.nn.weights": ["Weights"],
+    "setwise.ragged": ["Sets"],
     "setwise.randomness": ["epochs", "generator"],
     "setwise.sets": ["SetBatch", "Shared"],
-    "setwise.tasks": ["Binary", "Classes", "Count", "Regression", "RobustCount"],
+    "setwise.tasks": ["Binary", "Classes", "Count", "Labels", "Regression", "RobustCount"],
     "setwise.train": ["evaluate", "fit"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-_MODULES = {"data", "experiments", "functional", "nn", "plots", "tasks", "train"}
+_MODULES = {
+    "data",
+    "experiments",
+    "explore",
+    "export",
+    "functional",
+    "graphs",
+    "nn",
+    "plots",
+    "tasks",
+    "train",
+}
 
 __all__ = sorted(_HOME)
 
@@ -76,8 +92,13 @@ if TYPE_CHECKING:
     from setwise.data.buckets import ElementBudgetSampler as ElementBudgetSampler
     from setwise.data.buckets import budgeted as budgeted
     from setwise.data.buckets import padding_waste as padding_waste
+    from setwise.estimators import SetClassifier as SetClassifier
+    from setwise.estimators import SetRegressor as SetRegressor
+    from setwise.estimators import load as load
     from setwise.explain import importance as importance
     from setwise.explain import strongest as strongest
+    from setwise.export import to_onnx as to_onnx
+    from setwise.export import to_torch_export as to_torch_export
     from setwise.functional import dirichlet_energy as dirichlet_energy
     from setwise.functional import laplace_kernel as laplace_kernel
     from setwise.functional import matern32_kernel as matern32_kernel
@@ -90,6 +111,8 @@ if TYPE_CHECKING:
     from setwise.functional import sparsify as sparsify
     from setwise.functional import super_gaussian_kernel as super_gaussian_kernel
     from setwise.functional import top_k as top_k
+    from setwise.graphs import NearUniformGraph as NearUniformGraph
+    from setwise.graphs import SetGraph as SetGraph
     from setwise.nn.auto import AutoGraph as AutoGraph
     from setwise.nn.baselines import DeepSets as DeepSets
     from setwise.nn.baselines import EquivariantLayer as EquivariantLayer
@@ -113,6 +136,7 @@ if TYPE_CHECKING:
     from setwise.nn.encoders import ElementEncoder as ElementEncoder
     from setwise.nn.features import LowRankWeights as LowRankWeights
     from setwise.nn.features import RandomFeatureGraph as RandomFeatureGraph
+    from setwise.nn.framed import Framed as Framed
     from setwise.nn.graph import GivenGraph as GivenGraph
     from setwise.nn.graph import IdentityGraph as IdentityGraph
     from setwise.nn.graph import LatentGraph as LatentGraph
@@ -139,6 +163,7 @@ if TYPE_CHECKING:
     from setwise.nn.streamed import StreamedGraph as StreamedGraph
     from setwise.nn.streamed import StreamedWeights as StreamedWeights
     from setwise.nn.weights import Weights as Weights
+    from setwise.ragged import Sets as Sets
     from setwise.randomness import epochs as epochs
     from setwise.randomness import generator as generator
     from setwise.sets import SetBatch as SetBatch
@@ -146,6 +171,7 @@ if TYPE_CHECKING:
     from setwise.tasks import Binary as Binary
     from setwise.tasks import Classes as Classes
     from setwise.tasks import Count as Count
+    from setwise.tasks import Labels as Labels
     from setwise.tasks import Regression as Regression
     from setwise.tasks import RobustCount as RobustCount
     from setwise.train import evaluate as evaluate

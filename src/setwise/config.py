@@ -33,6 +33,11 @@ class Training:
     """Batches over which the learning rate rises to its full value (constant and cosine)."""
     clip: float | None = None
     """Largest norm of the gradient; none means no clipping."""
+    patience: int | None = None
+    """Evaluations without a lower validation loss after which training ends, with the weights of the lowest;
+    none means to train to the end and keep the last."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to train: on a GPU if there is one, or as told."""
     precision: Literal["32-true", "bf16-mixed", "64-true"] = "32-true"
     """Arithmetic: single precision, bfloat16 where it is safe, or double."""
     evaluations: int = 60
@@ -59,12 +64,14 @@ class Training:
                 )
         if not 0 < self.lr < math.inf:
             raise ValueError(f"training.lr must be positive and finite, got {self.lr}")
-        for name in ("optimizer", "schedule", "precision"):
+        for name in ("optimizer", "schedule", "device", "precision"):
             choices = get_args(get_type_hints(type(self))[name])
             if getattr(self, name) not in choices:
                 raise ValueError(
                     f"training.{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}"
                 )
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(f"training.patience must be at least 1, got {self.patience}")
         if self.warmup and self.schedule == "plateau":
             raise ValueError(f"training.warmup goes with constant and cosine, got {self.warmup} with plateau")
         if not 0 < self.plateau_factor < 1:

@@ -33,6 +33,18 @@ class Task(Protocol):
         """Scores over a whole evaluation, by name; ``loss`` is one of them."""
 
 
+class _Mean:
+    """A task whose loss is the mean over the sets."""
+
+    def loss(self, out: Float[Tensor, "b k"], y: Shaped[Tensor, "b ..."]) -> Float[Tensor, ""]:
+        """The mean loss of a batch."""
+        return self.losses(out, y).mean()
+
+    def losses(self, out: Tensor, y: Tensor) -> Tensor:
+        """The loss of each set."""
+        raise NotImplementedError
+
+
 def _share(hits: Tensor) -> float:
     return hits.double().mean().item()
 
@@ -60,7 +72,7 @@ def _check_targets(out: Tensor, y: Tensor) -> None:
 
 
 @dataclass(frozen=True)
-class Binary:
+class Binary(_Mean):
     """Two classes: ``out [b, 1]`` is the log-odds of class 1.
 
     >>> task = Binary()
@@ -72,12 +84,12 @@ class Binary:
 
     metric: ClassVar[str] = "accuracy"
 
-    def loss(self, out: Float[Tensor, "b 1"], y: Shaped[Tensor, " b"]) -> Float[Tensor, ""]:
+    def losses(self, out: Float[Tensor, "b 1"], y: Shaped[Tensor, " b"]) -> Float[Tensor, " b"]:
         """Cross-entropy."""
         _check_targets(out, y)
         if ((y != 0) & (y != 1)).any():
             raise ValueError(f"targets must be 0 or 1, got {y.unique().tolist()}")
-        return binary_cross_entropy_with_logits(out.squeeze(-1), y.to(out.dtype))
+        return binary_cross_entropy_with_logits(out.squeeze(-1), y.to(out.dtype), reduction="none")
 
     def predict(self, out: Float[Tensor, "b 1"]) -> Int[Tensor, " b"]:
         """The likelier class."""
@@ -97,7 +109,46 @@ class Binary:
 
 
 @dataclass(frozen=True)
-class Classes:
+class Labels(_Mean):
+    """Several labels at a time, each of which applies or not: ``out [b, k]`` are their log-odds.
+
+    >>> task = Labels()
+    >>> task.predict(torch.tensor([[-1.0, 2.0]]))
+    tensor([[0, 1]])
+    >>> task.score(torch.tensor([[-1.0, 2.0]]), torch.tensor([[1, 1]]))["accuracy_label"]
+    0.5
+    """
+
+    metric: ClassVar[str] = "accuracy"
+
+    def losses(self, out: Float[Tensor, "b k"], y: Shaped[Tensor, "b k"]) -> Float[Tensor, " b"]:
+        """Cross-entropy, the mean over labels."""
+        if y.shape != out.shape:
+            raise ValueError(f"expected targets {list(out.shape)}, got {list(y.shape)}")
+        if ((y != 0) & (y != 1)).any():
+            raise ValueError(f"targets must be 0 or 1, got {y.unique().tolist()}")
+        return binary_cross_entropy_with_logits(out, y.to(out.dtype), reduction="none").mean(-1)
+
+    def predict(self, out: Float[Tensor, "b k"]) -> Int[Tensor, "b k"]:
+        """Which labels are likelier than not."""
+        return (out > 0).long()
+
+    def probabilities(self, out: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
+        """The probability of each label."""
+        return out.sigmoid()
+
+    def score(self, out: Float[Tensor, "b k"], y: Shaped[Tensor, "b k"]) -> dict[str, float]:
+        """Share of sets with all labels right (accuracy), and of single labels that are."""
+        hits = self.predict(out) == y
+        return {
+            "loss": self.loss(out, y).item(),
+            "accuracy": _share(hits.all(-1)),
+            "accuracy_label": _share(hits),
+        }
+
+
+@dataclass(frozen=True)
+class Classes(_Mean):
     """One of k classes: ``out [b, k]`` are logits.
 
     Args:
@@ -114,10 +165,10 @@ class Classes:
         if not 0 <= self.label_smoothing <= 1:
             raise ValueError(f"label_smoothing must lie between 0 and 1, got {self.label_smoothing}")
 
-    def loss(self, out: Float[Tensor, "b k"], y: Int[Tensor, " b"]) -> Float[Tensor, ""]:
+    def losses(self, out: Float[Tensor, "b k"], y: Int[Tensor, " b"]) -> Float[Tensor, " b"]:
         """Cross-entropy."""
         _check_targets(out, y)
-        return cross_entropy(out, y, label_smoothing=self.label_smoothing)
+        return cross_entropy(out, y, label_smoothing=self.label_smoothing, reduction="none")
 
     def predict(self, out: Float[Tensor, "b k"]) -> Int[Tensor, " b"]:
         """The likeliest class."""
@@ -136,7 +187,7 @@ class Classes:
 
 
 @dataclass(frozen=True)
-class Count:
+class Count(_Mean):
     """A count by Poisson regression: ``out [b, 1]`` is log λ.
 
     The paper predicts the mode ⌊λ⌋. As the loss is least at λ = E[count], a perfect model stands right
@@ -157,11 +208,11 @@ class Count:
         if self.decode not in ("mode", "round"):
             raise ValueError(f"decode must be 'mode' or 'round', got {self.decode!r}")
 
-    def loss(self, out: Float[Tensor, "b 1"], y: Shaped[Tensor, " b"]) -> Float[Tensor, ""]:
+    def losses(self, out: Float[Tensor, "b 1"], y: Shaped[Tensor, " b"]) -> Float[Tensor, " b"]:
         """Negative log-likelihood λ − y log λ + log y!."""
         _check_targets(out, y)
         log_rate, y = out.squeeze(-1), y.to(out.dtype)
-        return (log_rate.exp() - y * log_rate + torch.lgamma(y + 1)).mean()
+        return log_rate.exp() - y * log_rate + torch.lgamma(y + 1)
 
     def predict(self, out: Float[Tensor, "b 1"]) -> Int[Tensor, " b"]:
         """The count."""
@@ -196,14 +247,14 @@ class RobustCount(Count):
     True
     """
 
-    def loss(self, out: Float[Tensor, "b 1"], y: Shaped[Tensor, " b"]) -> Float[Tensor, ""]:
+    def losses(self, out: Float[Tensor, "b 1"], y: Shaped[Tensor, " b"]) -> Float[Tensor, " b"]:
         """(λ − y)² where |λ − y| < 1/2, else |λ − y| − 1/4."""
         _check_targets(out, y)
-        return smooth_l1_loss(out.squeeze(-1).exp(), y.to(out.dtype), beta=0.5)
+        return smooth_l1_loss(out.squeeze(-1).exp(), y.to(out.dtype), beta=0.5, reduction="none")
 
 
 @dataclass(frozen=True)
-class Regression:
+class Regression(_Mean):
     """Real targets ``y [b]`` or ``[b, k]`` by least squares: ``out [b, k]``.
 
     >>> Regression().score(torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 3.0]))["r2"]
@@ -212,11 +263,11 @@ class Regression:
 
     metric: ClassVar[str] = "r2"
 
-    def loss(
+    def losses(
         self, out: Float[Tensor, "b k"], y: Shaped[Tensor, " b"] | Shaped[Tensor, "b k"]
-    ) -> Float[Tensor, ""]:
-        """Mean squared error."""
-        return mse_loss(out, self._like(out, y))
+    ) -> Float[Tensor, " b"]:
+        """Squared error, the mean over outputs."""
+        return mse_loss(out, self._like(out, y), reduction="none").mean(-1)
 
     def predict(self, out: Float[Tensor, "b k"]) -> Float[Tensor, " b"] | Float[Tensor, "b k"]:
         """The outputs themselves; a single one without its axis."""

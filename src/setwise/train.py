@@ -74,6 +74,7 @@ def fit(
     folder: Path | str | None = None,
     resume: bool = False,
     progress: Silent | None = None,
+    optimizer: Optimizer | None = None,
 ) -> History:
     """Train ``model`` in place; it stays on the device and in the precision that it was trained in.
 
@@ -88,16 +89,20 @@ def fit(
         folder: where metrics and the checkpoint go; without one nothing is written.
         resume: continue from the folder's checkpoint, if there is one.
         progress: shows how far it has come.
+        optimizer: of the model's parameters, to go on with; made anew unless given.
 
     Returns:
         The metrics over time, and what the training cost.
     """
     folder = None if folder is None else Path(folder)
-    fabric = Fabric(accelerator="auto", devices=1, precision=training.precision)
-    adam = _optimizer(model, training)
+    if training.patience is not None and validation is None:
+        raise ValueError("training.patience needs validation data to watch, got none")
+    fabric = Fabric(accelerator=training.device, devices=1, precision=training.precision)
+    adam = _optimizer(model, training) if optimizer is None else optimizer
     schedule = _schedule(adam, training)
-    network, optimizer = fabric.setup(model, adam)
-    run = _Run(model, adam, schedule)
+    network, stepper = fabric.setup(model, adam)
+    best = None if training.patience is None else _Best(model, training.patience)
+    run = _Run(model, adam, schedule, best)
     if folder is not None:
         run.take_up(folder / CHECKPOINT, resume=resume, steps=training.steps)
     log = _Log(folder, run.step, tensorboard=training.tensorboard)
@@ -105,14 +110,15 @@ def fit(
     network.train()
     with progress or Silent() as bar:
         bar.begin(training.steps, run.step)
-        for step in range(run.step + 1, training.steps + 1):
+        last = best is not None and best.over  # a run that is taken up may have ended already
+        for step in range(run.step + 1, training.steps + 1) if not last else ():
             batch, y = matched(batches(step), model)
             loss = task.loss(network(batch.x, batch.mask), y)
             fabric.backward(loss)
             if training.clip is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), training.clip)
-            optimizer.step()
-            optimizer.zero_grad()
+            stepper.step()
+            stepper.zero_grad()
             if isinstance(schedule, LambdaLR):
                 schedule.step()
             run.count(loss, len(batch))
@@ -127,9 +133,15 @@ def fit(
                     schedule.step(entry.get("validation_loss", entry["loss"]))
                 log.write(entry)
                 bar.report(entry)
-                due = run.since_saved() >= training.checkpoint_seconds or step == training.steps
-                if folder is not None and due:
+                if best is not None:
+                    best.look(entry["validation_loss"])
+                last = step == training.steps or (best is not None and best.over)
+                if folder is not None and (last or run.since_saved() >= training.checkpoint_seconds):
                     run.save(folder / CHECKPOINT)
+                if last:
+                    break
+    if best is not None:
+        best.restore()
     return History(log.entries, run.step, run.sets, run.seconds)
 
 
@@ -189,11 +201,14 @@ class _Run:
     """The state of a run, as the checkpoint holds it."""
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, schedule: LambdaLR | ReduceLROnPlateau | None
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        schedule: LambdaLR | ReduceLROnPlateau | None,
+        best: "_Best | None",
     ) -> None:
-        self.parts: dict[str, Any] = {"model": model, "optimizer": optimizer}
-        if schedule is not None:
-            self.parts["schedule"] = schedule
+        parts = {"model": model, "optimizer": optimizer, "schedule": schedule, "best": best}
+        self.parts: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
         self.step = 0
         self.sets = 0
         self.before = 0.0
@@ -254,6 +269,39 @@ class _Run:
             raise ValueError(f"{path} does not belong to this model and training: {error}") from error
         if not 0 <= self.step <= steps:
             raise ValueError(f"{path} is at step {self.step}, beyond the {steps} steps of this training")
+
+
+class _Best:
+    """The weights with the lowest validation loss so far."""
+
+    def __init__(self, model: nn.Module, patience: int) -> None:
+        self.model = model
+        self.patience = patience
+        self.loss = math.inf
+        self.since = 0
+        self.weights: dict[str, Tensor] = {}
+
+    @property
+    def over(self) -> bool:
+        """Whether patience has run out."""
+        return self.since >= self.patience
+
+    def look(self, loss: float) -> None:
+        """Take note of an evaluation."""
+        self.since += 1
+        if loss < self.loss:
+            self.loss, self.since = loss, 0
+            self.weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+
+    def restore(self) -> None:
+        if self.weights:
+            self.model.load_state_dict(self.weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"loss": self.loss, "since": self.since, "weights": self.weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loss, self.since, self.weights = float(state["loss"]), int(state["since"]), state["weights"]
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

@@ -1,0 +1,429 @@
+"""SetClassifier and SetRegressor: learning on sets by scikit-learn's contract, no module in sight."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils import compute_sample_weight
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import column_or_1d
+from torch import Tensor, nn
+
+from setwise.estimating import Network, SetEstimator, at_most, checked_targets, few, one_a_set, plain
+from setwise.modelfile import read_model
+from setwise.nn.models import DMPS
+from setwise.ragged import LARGEST, Sets
+from setwise.tasks import Binary, Classes, Count, Labels, Regression
+
+
+class SetClassifier(ClassifierMixin, SetEstimator):  # type: ignore[misc]
+    """Classify sets: two classes, many, or several labels at a time.
+
+    A network encodes the elements, learns a latent graph over them, passes messages along it, pools and reads
+    out: see `setwise.DMPS`. Features are brought to standard units over all elements first.
+
+    Args:
+        block: what elements do with the messages of others: ``"denoising"``, ``"message-passing"`` or
+            ``"residual"``.
+        depth: how many times messages are passed.
+        layers: widths of the encoder's layers.
+        hidden: widths of the deep kernel's layers.
+        pool: how elements become a set: ``"mean"``, ``"max"``, ``"sum"``, ``"attention"``, ``"gated"``, or
+            several joined by plus signs.
+        graph: how the graph is computed: ``"auto"`` is exact up to 20,000 elements a set and linear beyond.
+        network: ``(in_dim, out_dim) → module`` instead of all of the above.
+        dropout: share of each layer of the encoder that is left out at random in training.
+        standardize: whether to bring features to standard units.
+        max_epochs: passes over the sets.
+        batch_size: sets in a batch.
+        max_elements: at most so many elements of a set at a time in training, drawn at random.
+        lr: learning rate at the start; it falls to zero over the epochs.
+        weight_decay: how much weights are drawn to zero.
+        early_stopping: whether to set sets aside, watch the loss on them, and keep the best network.
+        validation_fraction: share of the sets that are set aside for that.
+        n_iter_no_change: epochs without progress on them after which training stops.
+        class_weight: ``"balanced"``, or the weight of each class.
+        warm_start: whether `fit` goes on from the network that is there.
+        random_state: seed of the weights, the batches and the dropout.
+        device: where to train: ``"auto"`` takes a GPU if there is one.
+        verbose: whether to show a progress bar.
+
+    Attributes:
+        classes_: the classes; of several labels, their numbers.
+        n_features_in_: features of an element; of a 2-D array, its columns.
+        feature_names_in_: their names, if the sets were data frames.
+        module_: the trained network, for features as they come; ``module_.network`` is the one inside.
+        history_: the loss over the epochs and, with early stopping, the scores on the sets set aside.
+        n_iter_: epochs trained.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X = [rng.normal(size=(rng.integers(3, 9), 2)) + 2 * (i % 2) for i in range(40)]
+    >>> y = ["near", "far"] * 20
+    >>> clf = SetClassifier(max_epochs=5, random_state=0).fit(X, y)
+    >>> clf.score(X, y) > 0.9, clf.predict_proba(X[:2]).shape
+    (True, (2, 2))
+    >>> clf.latent_graph(X[0]).weights.shape == (len(X[0]), len(X[0]))
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SetEstimator._parameter_constraints,
+        "class_weight": [StrOptions({"balanced"}), dict, list, None],
+    }
+
+    def __init__(
+        self,
+        *,
+        block: Literal["denoising", "message-passing", "residual"] = "denoising",
+        depth: int = 1,
+        layers: tuple[int, ...] = (128, 64),
+        hidden: tuple[int, ...] = (64, 64),
+        pool: str = "mean",
+        graph: Literal["auto", "latent", "streamed", "linear", "uniform"] = "auto",
+        network: Network | None = None,
+        dropout: float = 0.5,
+        standardize: bool = True,
+        max_epochs: int = 40,
+        batch_size: int = 16,
+        max_elements: int | None = None,
+        lr: float = 1e-3,
+        weight_decay: float = 5e-3,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        class_weight: Any = None,
+        warm_start: bool = False,
+        random_state: Any = None,
+        device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+        verbose: bool | int = False,
+    ) -> None:
+        self.block = block
+        self.depth = depth
+        self.layers = layers
+        self.hidden = hidden
+        self.pool = pool
+        self.graph = graph
+        self.network = network
+        self.dropout = dropout
+        self.standardize = standardize
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.max_elements = max_elements
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.class_weight = class_weight
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Go on learning with one pass over these sets, at a constant rate.
+
+        Args:
+            X: the sets.
+            y: their classes.
+            classes: all that will ever come; needed the first time, unless y has them all.
+            sample_weight: how much each set counts.
+        """
+        if classes is not None:
+            known = np.unique(classes)
+            if not hasattr(self, "module_"):
+                self._announced = known
+            elif not np.array_equal(known, self.classes_):
+                raise ValueError(
+                    f"classes must be those of the first call, {few(self.classes_)}, got {few(known)}"
+                )
+        try:
+            return self._partial_fit(X, y, sample_weight)
+        finally:
+            self.__dict__.pop("_announced", None)
+
+    def decision_function(self, X: Any) -> Float[np.ndarray, " b"] | Float[np.ndarray, "b k"]:
+        """Log-odds of the second class ``[b]``, or the logit of every class or label ``[b, k]``."""
+        out = np.asarray(self._outputs(X).double())
+        return out[:, 0] if isinstance(self.task_, Binary) else out
+
+    def predict_proba(self, X: Any) -> Float[np.ndarray, "b k"]:
+        """The probability of every class, or of every label."""
+        out = self._outputs(X).double()
+        assert isinstance(self.task_, Binary | Classes | Labels)
+        return np.asarray(self.task_.probabilities(out))
+
+    def predict(self, X: Any) -> Shaped[np.ndarray, " b"] | Shaped[np.ndarray, "b k"]:
+        """The likeliest class of each set, or its labels ``[b, k]``."""
+        out = self._outputs(X)
+        numbers = self.task_.predict(out).numpy()
+        return np.asarray(numbers if isinstance(self.task_, Labels) else self.classes_[numbers])
+
+    def _targets(self, y: Any, count: int, *, reset: bool) -> np.ndarray:
+        """Class numbers, or an indicator of labels; settles what the task is."""
+        y = checked_targets(y, self)
+        kind = type_of_target(y, input_name="y")
+        check_classification_targets(y)
+        if kind == "multiclass-multioutput":
+            raise ValueError("Unknown label type: y must hold a class a set, or labels that are 0 or 1")
+        several = kind == "multilabel-indicator"
+        y = y if several else column_or_1d(y, warn=True)
+        one_a_set(y, count)
+        if reset:
+            announced = getattr(self, "_announced", None)
+            self.classes_ = (
+                np.arange(y.shape[1]) if several else np.unique(y) if announced is None else announced
+            )
+            if len(self.classes_) < 2 and not several:
+                raise ValueError(f"expected at least two classes, got 1 class: {few(self.classes_)}")
+            self.task_ = Labels() if several else Binary() if len(self.classes_) == 2 else Classes()
+            self._out_dim = 1 if isinstance(self.task_, Binary) else len(self.classes_)
+        if several != isinstance(self.task_, Labels) or (several and y.shape[1] != self._out_dim):
+            raise ValueError(
+                f"y must hold what it held in the first call, {few(self.classes_)}, got other labels"
+            )
+        if several:
+            return np.asarray(y, dtype=np.int64)
+        if len(unknown := np.setdiff1d(y, self.classes_)):
+            raise ValueError(f"y must hold the classes {few(self.classes_)}, got {few(unknown)}")
+        numbers: np.ndarray = np.searchsorted(self.classes_, y).astype(np.int64)
+        return numbers
+
+    def _class_weights(self, targets: Tensor) -> Any:
+        if self.class_weight is None:
+            return 1.0
+        named = targets.numpy() if isinstance(self.task_, Labels) else self.classes_[targets.numpy()]
+        return compute_sample_weight(self.class_weight, named)
+
+    def _out_units(self, targets: Tensor) -> dict[str, Tensor]:
+        return {}
+
+    def _in_network_units(self, targets: Tensor) -> Tensor:
+        return targets
+
+    def _start_output(self, network: DMPS, targets: Tensor) -> None:
+        pass
+
+    def _meant(self, sets: Sets, output: int | None) -> tuple[int, float]:
+        if isinstance(self.task_, Labels):
+            return super()._meant(sets, output)
+        if output is None:
+            output = int(self.task_.predict(self._outputs(sets))[0])
+        at_most("output", output, len(self.classes_))
+        return (0, 1.0 if output else -1.0) if isinstance(self.task_, Binary) else (output, 1.0)
+
+    def _described(self) -> dict[str, Any]:
+        return {"classes": plain(self.classes_), "classes_type": self.classes_.dtype.str}
+
+    def _restore(
+        self, description: Mapping[str, Any], state: dict[str, Tensor], network: Network | None
+    ) -> None:
+        kind = np.dtype(description["classes_type"])
+        if kind.kind not in "biufUO":
+            raise ValueError(f"classes must be numbers or strings, got {kind}")
+        self.classes_ = np.array(description["classes"], dtype=kind)
+        if isinstance(self.class_weight, list):
+            self.class_weight = dict(self.class_weight)
+        super()._restore(description, state, network)
+        outs = {Binary: 2, Classes: self._out_dim, Labels: self._out_dim}
+        if self.classes_.shape != (outs.get(type(self.task_)),):
+            raise ValueError(f"{len(self.classes_)} classes do not fit {self._out_dim} outputs")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.classifier_tags.multi_label = True
+        tags.classifier_tags.poor_score = True  # of a table: a set of numbers has no first and second column
+        return tags
+
+
+class SetRegressor(RegressorMixin, SetEstimator):  # type: ignore[misc]
+    """Predict numbers from sets: real ones by least squares, or counts by Poisson regression.
+
+    The network is that of `SetClassifier`, and so are all arguments but for the first.
+
+    Args:
+        loss: ``"squared_error"`` for real targets, one a set or several; ``"poisson"`` for counts, whose mean
+            is predicted.
+        block: as in `SetClassifier`, and so for all that follow.
+        depth: how many times messages are passed.
+        layers: widths of the encoder's layers.
+        hidden: widths of the deep kernel's layers.
+        pool: how elements become a set. A sum suits counts and totals.
+        graph: how the graph is computed.
+        network: ``(in_dim, out_dim) → module`` instead of all of the above.
+        dropout: share of each layer of the encoder that is left out at random in training.
+        standardize: whether to bring features to standard units.
+        max_epochs: passes over the sets.
+        batch_size: sets in a batch.
+        max_elements: at most so many elements of a set at a time in training.
+        lr: learning rate at the start.
+        weight_decay: how much weights are drawn to zero.
+        early_stopping: whether to watch the loss on sets set aside, and keep the best network.
+        validation_fraction: share of the sets that are set aside for that.
+        n_iter_no_change: epochs without progress on them after which training stops.
+        warm_start: whether `fit` goes on from the network that is there.
+        random_state: seed of the weights, the batches and the dropout.
+        device: where to train.
+        verbose: whether to show a progress bar.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X = [rng.normal(size=(rng.integers(3, 9), 2)) + i / 10 for i in range(60)]
+    >>> y = [x.mean() for x in X]
+    >>> SetRegressor(max_epochs=30, random_state=0).fit(X, y).score(X, y) > 0.8
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SetEstimator._parameter_constraints,
+        "loss": [StrOptions({"squared_error", "poisson"})],
+    }
+
+    def __init__(
+        self,
+        *,
+        loss: Literal["squared_error", "poisson"] = "squared_error",
+        block: Literal["denoising", "message-passing", "residual"] = "denoising",
+        depth: int = 1,
+        layers: tuple[int, ...] = (128, 64),
+        hidden: tuple[int, ...] = (64, 64),
+        pool: str = "mean",
+        graph: Literal["auto", "latent", "streamed", "linear", "uniform"] = "auto",
+        network: Network | None = None,
+        dropout: float = 0.0,
+        standardize: bool = True,
+        max_epochs: int = 40,
+        batch_size: int = 16,
+        max_elements: int | None = None,
+        lr: float = 1e-3,
+        weight_decay: float = 0.0,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        warm_start: bool = False,
+        random_state: Any = None,
+        device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+        verbose: bool | int = False,
+    ) -> None:
+        self.loss = loss
+        self.block = block
+        self.depth = depth
+        self.layers = layers
+        self.hidden = hidden
+        self.pool = pool
+        self.graph = graph
+        self.network = network
+        self.dropout = dropout
+        self.standardize = standardize
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.max_elements = max_elements
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Go on learning with one pass over these sets, at a constant rate.
+
+        Args:
+            X: the sets.
+            y: their targets.
+            sample_weight: how much each set counts.
+        """
+        return self._partial_fit(X, y, sample_weight)
+
+    def predict(self, X: Any) -> Float[np.ndarray, " b"] | Float[np.ndarray, "b k"]:
+        """The target of each set; of counts, their mean λ."""
+        out = self._outputs(X).double()
+        out = out.exp() if isinstance(self.task_, Count) else out
+        return np.asarray(out if self._several else out[:, 0])
+
+    def _targets(self, y: Any, count: int, *, reset: bool) -> np.ndarray:
+        """Numbers ``[b]`` or ``[b, k]``; settles what the task is."""
+        y: np.ndarray = checked_targets(y, self, dtype=np.float64)
+        several = y.ndim == 2 and y.shape[1] > 1
+        y = y if several else column_or_1d(y, warn=True)
+        one_a_set(y, count)
+        if np.abs(y).max() > LARGEST:
+            raise ValueError(f"y must hold numbers of single precision, got {np.abs(y).max():g}")
+        if reset:
+            self.task_ = Regression() if self.loss == "squared_error" else Count()
+            self._several, self._out_dim = several, y.shape[1] if several else 1
+        if several != self._several or (several and y.shape[1] != self._out_dim):
+            raise ValueError(
+                f"y must hold {self._out_dim} numbers a set as in the first call, got {list(y.shape)}"
+            )
+        if isinstance(self.task_, Count) and (several or y.min() < 0):
+            raise ValueError("y must hold one count a set, not negative, for loss='poisson', got others")
+        return y
+
+    def _class_weights(self, targets: Tensor) -> Any:
+        return 1.0
+
+    def _out_units(self, targets: Tensor) -> dict[str, Tensor]:
+        if isinstance(self.task_, Count):
+            return {}
+        std, mean = torch.std_mean(targets.view(len(targets), -1), dim=0, correction=0)
+        return {"out_mean": mean, "out_std": std}
+
+    def _in_network_units(self, targets: Tensor) -> Tensor:
+        if self.module_.out_mean is None or self.module_.out_std is None:
+            return targets.float()
+        scaled = (targets.view(len(targets), -1) - self.module_.out_mean.cpu()) / self.module_.out_std.cpu()
+        return scaled.view(targets.shape).float()
+
+    def _start_output(self, network: DMPS, targets: Tensor) -> None:
+        if isinstance(self.task_, Count):  # from the mean count, however large
+            bias = network.get_parameter("head.linear.bias")
+            nn.init.constant_(bias, float(targets.mean().clamp(min=1e-3).log()))
+
+    def _described(self) -> dict[str, Any]:
+        return {"several": self._several}
+
+    def _restore(
+        self, description: Mapping[str, Any], state: dict[str, Tensor], network: Network | None
+    ) -> None:
+        self._several = bool(description["several"])
+        super()._restore(description, state, network)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.target_tags.multi_output = True
+        tags.regressor_tags.poor_score = True  # of a table: a set of numbers has no first and second column
+        return tags
+
+
+def load(path: Path | str, *, network: Network | None = None) -> SetClassifier | SetRegressor:
+    """Read a fitted estimator that `SetClassifier.save` or `SetRegressor.save` wrote.
+
+    Nothing in the file is executed.
+
+    Args:
+        path: of the file.
+        network: what made the network, if the estimator was given one of its own.
+    """
+    path = Path(path)
+    state, description = read_model(path)
+    kinds = {kind.__name__: kind for kind in (SetClassifier, SetRegressor)}
+    try:
+        if description.get("own_network") and network is None:
+            raise ValueError(
+                "its network is one of its own: give load the same network= as the estimator had"
+            )
+        estimator = kinds[description["estimator"]](**description["params"])
+        estimator._restore(description, state, network)
+    except Exception as error:  # a description may be wrong in any way
+        raise ValueError(f"{path} holds no estimator that can be used: {error}") from error
+    return estimator
