@@ -3,13 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := runs/demo
 
-.PHONY: help demo test lint format bench docs clean
+.PHONY: help demo test lint format bench docs site clean
 help:
 	@echo "make demo    train on Gaussian sets for two minutes and draw the figures"
 	@echo "make test    run the tests"
 	@echo "make lint    check style and types"
 	@echo "make bench   measure speed, as ratios, into results/benchmarks"
 	@echo "make docs    write the tables and figures of README and docs from results/"
+	@echo "make site    build the documentation into site/"
 
 # torch comes first and by its version: a plain 'torch' may pull gigabytes for a GPU that is not there.
 .venv/installed: pyproject.toml constraints.txt
@@ -48,6 +49,7 @@ bench: .venv/installed .venv/peers
 	$(BIN)/python -m benchmarks.pointcloud_step
 	$(BIN)/python -m benchmarks.histology_step
 	$(BIN)/python -m benchmarks.padding
+	$(BIN)/python -m benchmarks.predicting
 	$(BIN)/python -m benchmarks.scale_ratios
 	$(BIN)/python -m benchmarks.scale
 
@@ -62,5 +64,8 @@ docs: .venv/installed
 	$(BIN)/python -m benchmarks.scale_figure
 	$(BIN)/python -m docs.refresh
 
+site: .venv/installed
+	$(BIN)/mkdocs build --quiet --strict --site-dir site
+
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -55,7 +55,7 @@ def run(folder: Path, row: str, experiment: MIL = SMALL, seed: int = 0) -> dict[
 
 
 def test_every_row_but_the_floor_has_the_same_encoder() -> None:
-    assert list(MIL.ROWS) == ["logistic", *ARCHITECTURES]
+    assert list(MIL.ROWS) == ["logistic", *ARCHITECTURES, "estimator"]
     shapes = {
         str([tuple(p.shape) for p in SMALL.model(row, 0).encoder.parameters()]) for row in ARCHITECTURES
     }
@@ -64,6 +64,14 @@ def test_every_row_but_the_floor_has_the_same_encoder() -> None:
     assert [type(m).__name__ for m in encoder.network] == [
         "Standardize", "Hardtanh", "Dense", "Dropout", "Dense", "Dropout",
     ]  # fmt: skip
+
+
+def test_the_estimator_is_a_row_of_its_own() -> None:
+    module = SMALL.solved("estimator", 3)
+    train, _ = SMALL._parts(3)
+    expected = sw.SetClassifier(random_state=3).fit([bag.x for bag in train], train.labels)
+    assert torch.equal(module(train[0].x[None]), expected.module_(train[0].x[None]))
+    assert SMALL.solved("d-dmps-ldc", 3) is None
 
 
 @pytest.mark.parametrize("row", ARCHITECTURES)

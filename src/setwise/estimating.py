@@ -1,8 +1,9 @@
 """What the estimators share: taking sets, training, predicting, looking inside, and keeping it in a file."""
 
 import copy
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import pairwise
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -44,6 +45,8 @@ except ImportError as error:
 Network = Callable[[int, int], nn.Module]
 """Makes a network ``(x, mask) → [b, k]``, given the features of an element and the number of outputs."""
 
+WIDEST = 2**16
+
 TASKS: dict[str, type[SetTask]] = {
     task.__name__: task for task in (Binary, Labels, Classes, Count, Regression)
 }
@@ -54,13 +57,13 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "block": [StrOptions({"message-passing", "denoising", "residual"})],
-        "depth": [Interval(Integral, 0, None, closed="left")],
+        "depth": [Interval(Integral, 0, 1000, closed="both")],
         "layers": ["array-like"],
         "hidden": ["array-like"],
         "pool": [str],
         "graph": [StrOptions({"latent", "streamed", "linear", "auto", "uniform"})],
         "network": [callable, None],
-        "dropout": [Interval(Real, 0, 1, closed="left")],
+        "dropout": [Interval(Real, 0, 1, closed="left"), StrOptions({"auto"})],
         "standardize": ["boolean"],
         "max_epochs": [Interval(Integral, 1, None, closed="left")],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
@@ -95,33 +98,44 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             sample_weight: how much each set counts.
         """
         self._validate_params()
-        again = self.warm_start and hasattr(self, "module_")
-        sets, targets, weights = self._examples(X, y, sample_weight, reset=not again)
-        seed = self._draw_seed()
-        if not again:
-            self._begin(sets, targets, seed)
-        self._optimizer = None
-        train, held_out = self._split(len(sets), targets, seed)
-        self._train(sets, targets, weights, train, held_out, seed=seed, epochs=self.max_epochs)
+        with self._or_as_before():
+            again = self.warm_start and hasattr(self, "module_")
+            sets, targets, weights = self._examples(X, y, sample_weight, reset=not again)
+            seed = self._draw_seed()
+            if not again:
+                self._begin(sets, targets, seed)
+            self._optimizer = None
+            train, held_out = self._split(len(sets), targets, seed)
+            self._train(sets, targets, weights, train, held_out, seed=seed, epochs=self.max_epochs)
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """One more pass, over these sets; units and network are those of the first ones."""
         self._validate_params()
-        first = not hasattr(self, "module_")
-        sets, targets, weights = self._examples(X, y, sample_weight, reset=first)
-        if first:
-            self._begin(sets, targets, self._draw_seed())
-        if self._optimizer is None:
-            network = self.module_.network
-            self._optimizer = torch.optim.Adam(
-                network.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=True
-            )
-        everything = np.arange(len(sets))
-        self._train(
-            sets, targets, weights, everything, everything[:0], seed=self._seed + self.n_iter_, epochs=1
-        )
+        with self._or_as_before():
+            first = not hasattr(self, "module_")
+            sets, targets, weights = self._examples(X, y, sample_weight, reset=first)
+            if first:
+                self._begin(sets, targets, self._draw_seed())
+            if self._optimizer is None:
+                self._optimizer = torch.optim.Adam(
+                    self.module_.network.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=True
+                )
+            everything, seed = np.arange(len(sets)), self._seed + self.n_iter_
+            self._train(sets, targets, weights, everything, everything[:0], seed=seed, epochs=1)
         return self
+
+    @contextmanager
+    def _or_as_before(self) -> Iterator[None]:
+        """A failed attempt leaves what had been learned; none leaves a trace in torch's random state."""
+        before = self.__dict__.copy()
+        try:
+            with torch.random.fork_rng():
+                yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
 
     def _draw_seed(self) -> int:
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -137,8 +151,8 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         weights = _check_sample_weight(
             sample_weight, sets.ptr[1:], dtype=np.float64, ensure_non_negative=True
         ) * self._class_weights(targets)
-        if not weights.sum() > 0:
-            raise ValueError("sample_weight must be positive for at least one set, got none")
+        if not 0 < weights.sum() < np.inf:
+            raise ValueError(f"the weights of the sets must have a finite, positive sum, got {weights.sum()}")
         return sets, targets, torch.from_numpy(weights / weights.mean()).float()
 
     def _sets(self, X: Any, *, reset: bool) -> Sets:
@@ -268,21 +282,21 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         task = Weighed(self.task_, self._in_network_units(targets), weights, batches.sets_a_batch)
         network = self.module_.network
         bar = Bar(type(self).__name__, self.task_.metric) if self.verbose else Silent()
-        with torch.random.fork_rng(enabled=True):
-            torch.manual_seed(seed)
-            try:
-                history = fit(
-                    network,
-                    task,
-                    batches,
-                    training,
-                    validation=watched,
-                    progress=bar,
-                    optimizer=self._optimizer,
-                )
-            except FloatingPointError as error:
-                raise ValueError(f"{type(self).__name__} could not learn from these sets: {error}") from error
-        self.module_.to(next(network.parameters()).device)
+        torch.manual_seed(seed)  # of dropout
+        try:
+            history = fit(
+                network,
+                task,
+                batches,
+                training,
+                validation=watched,
+                progress=bar,
+                optimizer=self._optimizer,
+            )
+        except FloatingPointError as error:
+            raise ValueError(f"{type(self).__name__} could not learn from these sets: {error}") from error
+        device = next(network.parameters()).device
+        self.module_.to("cpu" if device.type == "mps" else device)  # which has no double precision
         before = int(self.history_[-1]["step"]) if self.history_ else 0
         self.history_ += [entry | {"step": before + entry["step"]} for entry in history.metrics]
         self.n_iter_ += len(history.metrics)
@@ -398,23 +412,30 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         for name in ("layers", "hidden"):
             setattr(self, name, tuple(getattr(self, name)))
         self._validate_params()
-        if max(self.depth, len(self.layers), len(self.hidden)) > len(state):  # before anything is built
-            raise ValueError("it describes more layers than it holds")
-        with torch.device("meta"):
-            module = self._make_network(self._width, self._out_dim)
-            units = {"out_mean": torch.zeros(self._out_dim), "out_std": torch.ones(self._out_dim)}
-            frame = Framed(
-                module,
-                mean=torch.zeros(self._width),
-                std=torch.ones(self._width),
-                **(units if "out_mean" in state else {}),
-            )
+        self._refuse_larger(state)
+        units = {name: torch.zeros(self._out_dim) for name in ("out_mean", "out_std") if name in state}
+        frame = Framed(
+            self._make_network(self._width, self._out_dim),
+            mean=torch.zeros(self._width),
+            std=torch.ones(self._width),
+            **units,
+        )
         expected = frame.state_dict()
         for name, value in state.items():
             if name in expected and value.dtype != expected[name].dtype:
                 raise ValueError(f"{name} must be {expected[name].dtype}, got {value.dtype}")
-        frame.load_state_dict(state, assign=True)
-        self.module_ = frame.requires_grad_()
+        frame.load_state_dict(state)
+        self.module_ = frame
+
+    def _refuse_larger(self, state: Mapping[str, Tensor]) -> None:
+        """Build nothing that is larger than what the file holds: a description is soon written."""
+        held = sum(value.numel() for value in state.values())
+        if max(self.depth, len(self.layers), len(self.hidden)) > len(state):
+            raise ValueError("it describes more layers than it holds")
+        chain = (self._width, *self.layers, *self.hidden)
+        sizes = [i * o for i, o in (*pairwise(chain), (self.layers[-1], self._out_dim))]
+        if self.network is None and max(sizes) > held:
+            raise ValueError(f"it describes a layer of {max(sizes)} weights, but holds {held} in all")
 
 
 def _network_of(make: Network, in_dim: int, out_dim: int) -> nn.Module:
@@ -427,8 +448,8 @@ def _network_of(make: Network, in_dim: int, out_dim: int) -> nn.Module:
 
 def _widths(name: str, given: Any) -> tuple[int, ...]:
     widths = tuple(given)
-    if not widths or not all(isinstance(width, Integral) and int(width) >= 1 for width in widths):
-        raise ValueError(f"{name} must be one or more widths of at least 1, got {given!r}")
+    if not widths or not all(isinstance(width, Integral) and 1 <= int(width) <= WIDEST for width in widths):
+        raise ValueError(f"{name} must be one or more widths from 1 to {WIDEST}, got {given!r}")
     return tuple(map(int, widths))
 
 

@@ -37,7 +37,8 @@ class SetClassifier(ClassifierMixin, SetEstimator):  # type: ignore[misc]
             several joined by plus signs.
         graph: how the graph is computed: ``"auto"`` is exact up to 20,000 elements a set and linear beyond.
         network: ``(in_dim, out_dim) → module`` instead of all of the above.
-        dropout: share of each layer of the encoder that is left out at random in training.
+        dropout: share of each layer of the encoder that is left out at random in training; ``"auto"`` is one
+            half where elements have more than 32 features, else nothing.
         standardize: whether to bring features to standard units.
         max_epochs: passes over the sets.
         batch_size: sets in a batch.
@@ -86,13 +87,13 @@ class SetClassifier(ClassifierMixin, SetEstimator):  # type: ignore[misc]
         pool: str = "mean",
         graph: Literal["auto", "latent", "streamed", "linear", "uniform"] = "auto",
         network: Network | None = None,
-        dropout: float = 0.5,
+        dropout: float | Literal["auto"] = "auto",
         standardize: bool = True,
-        max_epochs: int = 40,
+        max_epochs: int = 100,
         batch_size: int = 16,
         max_elements: int | None = None,
         lr: float = 1e-3,
-        weight_decay: float = 5e-3,
+        weight_decay: float = 1e-4,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
@@ -295,13 +296,13 @@ class SetRegressor(RegressorMixin, SetEstimator):  # type: ignore[misc]
         pool: str = "mean",
         graph: Literal["auto", "latent", "streamed", "linear", "uniform"] = "auto",
         network: Network | None = None,
-        dropout: float = 0.0,
+        dropout: float | Literal["auto"] = "auto",
         standardize: bool = True,
-        max_epochs: int = 40,
+        max_epochs: int = 100,
         batch_size: int = 16,
         max_elements: int | None = None,
         lr: float = 1e-3,
-        weight_decay: float = 0.0,
+        weight_decay: float = 1e-4,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
@@ -351,7 +352,7 @@ class SetRegressor(RegressorMixin, SetEstimator):  # type: ignore[misc]
 
     def _targets(self, y: Any, count: int, *, reset: bool) -> np.ndarray:
         """Numbers ``[b]`` or ``[b, k]``; settles what the task is."""
-        y: np.ndarray = checked_targets(y, self, dtype=np.float64)
+        y = checked_targets(y, self, dtype=np.float64)
         several = y.ndim == 2 and y.shape[1] > 1
         y = y if several else column_or_1d(y, warn=True)
         one_a_set(y, count)
@@ -366,7 +367,7 @@ class SetRegressor(RegressorMixin, SetEstimator):  # type: ignore[misc]
             )
         if isinstance(self.task_, Count) and (several or y.min() < 0):
             raise ValueError("y must hold one count a set, not negative, for loss='poisson', got others")
-        return y
+        return np.asarray(y)
 
     def _class_weights(self, targets: Tensor) -> Any:
         return 1.0
@@ -419,9 +420,7 @@ def load(path: Path | str, *, network: Network | None = None) -> SetClassifier |
     kinds = {kind.__name__: kind for kind in (SetClassifier, SetRegressor)}
     try:
         if description.get("own_network") and network is None:
-            raise ValueError(
-                "its network is one of its own: give load the same network= as the estimator had"
-            )
+            raise ValueError("its network is one of its own, which load must be given as network=")
         estimator = kinds[description["estimator"]](**description["params"])
         estimator._restore(description, state, network)
     except Exception as error:  # a description may be wrong in any way

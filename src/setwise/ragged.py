@@ -57,10 +57,11 @@ class Sets:
         if isinstance(X, SetBatch):
             x = _array(X.elements, "X")
             return cls._masked(x, np.ones(x.shape[:2], bool) if X.mask is None else X.mask)
-        if isinstance(X, tuple) and len(X) == 2 and (second := _dtype(X[1])) is not None:
-            if second.kind == "b":
+        if isinstance(X, tuple) and len(X) == 2 and _dimensions(X[0]) is not None:
+            second = _plain_array(X[1])
+            if second is not None and second.dtype.kind == "b":
                 return cls._masked(*X)
-            if second.kind in "iu" and _dimensions(X[1]) == 1:
+            if second is not None and second.dtype.kind in "iu" and second.ndim == 1:
                 return cls._bounded(*X)
         if isinstance(X, Tensor) and X.is_nested:
             X = list(X.unbind())
@@ -180,8 +181,8 @@ def _is_row(row: Any) -> bool:
 
 
 def _is_vector(X: Any) -> bool:
-    dtype = _dtype(X) if _dimensions(X) == 1 else None
-    return dtype is not None and dtype.kind != "O"
+    array = _plain_array(X) if _dimensions(X) == 1 else None
+    return array is not None and array.dtype.kind != "O"
 
 
 def _dimensions(X: Any) -> int | None:
@@ -192,10 +193,10 @@ def _dimensions(X: Any) -> int | None:
     return len(shape) if isinstance(shape, tuple) else None
 
 
-def _dtype(X: Any) -> np.dtype[Any] | None:
-    """What an array, or a list of numbers, holds; None for what is neither."""
+def _plain_array(X: Any) -> np.ndarray | None:
+    """What numpy makes of an array or a list of numbers; None for what is neither."""
     try:
-        return np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X).dtype
+        return np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X)
     except Exception:  # objects fail in any way they like
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -11,10 +11,23 @@ from setwise.config import Training
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from torch import nn
+    from torch import Generator, Tensor, nn
 
+    from setwise.explore.story import ShownSet
     from setwise.tasks import Task
     from setwise.train import Batch, Batches
+
+
+@dataclass(frozen=True, eq=False)
+class Exhibit:
+    """A set that a row is tested on, to be looked into."""
+
+    x: Tensor
+    """Its elements ``[n, …]``, as the model takes them."""
+    y: int
+    """Its target."""
+    draw: Callable[[], ShownSet]
+    """What a page shows of it, whatever the model; asked only of those that are shown."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +132,21 @@ class Experiment(ABC):
     def test(self, model: "nn.Module", seed: int) -> dict[str, Any]:
         """The scores that go on record; ``accuracy`` is one of them."""
 
+    @property
+    def classes(self) -> Sequence[str] | None:
+        """The names of the classes, by number; none where the target is no class."""
+        return None
+
+    def exhibits(self, seed: int, count: int, generator: Generator) -> list[Exhibit]:
+        """Some of the sets that `test` scores, and how to draw them; none unless the experiment says how.
+
+        Args:
+            seed: of the training, as `trials` has it.
+            count: at most so many.
+            generator: decides which.
+        """
+        return []
+
     @classmethod
     @abstractmethod
     def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
@@ -153,3 +181,10 @@ class CrossValidated(Experiment):
 
     def validation(self, seed: int) -> None:
         """Nothing is set aside: with so few data all of the other folds are trained on."""
+
+
+def some(there: int, count: int, generator: Generator) -> list[int]:
+    """At most ``count`` of so many things, drawn at random; their numbers, in order."""
+    import torch
+
+    return sorted(torch.randperm(there, generator=generator)[:count].tolist())

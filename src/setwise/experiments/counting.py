@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import setwise as sw
 from setwise.config import Training
-from setwise.experiments.base import Experiment
+from setwise.experiments.base import Exhibit, Experiment, some
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Generator, Tensor, nn
 
     from setwise.data.characters import Characters, CharacterSets, Split
+    from setwise.explore.story import ShownSet
     from setwise.train import Batch, Batches
 
 CHANNELS, DIM, HIDDEN = 10, 160, (256, 512)
@@ -150,11 +151,7 @@ class Counting(Experiment):
 
         from setwise.train import outputs
 
-        part = self._sets("test")
-        tested = [
-            part.sample(min(TEST_BATCH, self.test_sets - i), sw.generator("counting", "test", i))
-            for i in range(0, self.test_sets, TEST_BATCH)
-        ]
+        part, tested = self._sets("test"), self._tested()
         out, y = outputs(model, ((sw.SetBatch(part.images(numbers), mask), y) for numbers, mask, y in tested))
         scores: dict[str, Any] = dict(sw.Count().score(out, y))
         if isinstance(model, sw.DMPS) and isinstance(model.graph, sw.LatentGraph):
@@ -162,11 +159,29 @@ class Counting(Experiment):
             scores |= _weights(model, part, numbers, out, y)
         return scores
 
+    def exhibits(self, seed: int, count: int, generator: Generator) -> list[Exhibit]:
+        """Sets of test drawings, drawn as they are; the colour tells the character."""
+        part = self._sets("test")
+        sets = [(row[real], int(y)) for batch in self._tested() for row, real, y in zip(*batch, strict=True)]
+        return [
+            Exhibit(part.images(numbers), y, partial(_drawn, i, numbers))
+            for i in some(len(sets), count, generator)
+            for numbers, y in [sets[i]]
+        ]
+
     @classmethod
     def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
         """Figure 3, the latent graph over nine drawings, beside one of a set that was miscounted."""
         shown = [r for r in results if "examples" in r]
         return {"counting-graph": _graph_figure(shown, cls.ROWS)} if shown else {}
+
+    def _tested(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """The drawings of the test sets by number, their masks and their counts, batch by batch."""
+        part = self._sets("test")
+        return [
+            part.sample(min(TEST_BATCH, self.test_sets - i), sw.generator("counting", "test", i))
+            for i in range(0, self.test_sets, TEST_BATCH)
+        ]
 
     def _sets(self, name: Literal["train", "validation", "test"]) -> CharacterSets:
         from setwise.data.characters import CharacterSets
@@ -197,6 +212,26 @@ def _split(by: str) -> Split:
     from setwise.data.characters import split_by_character, split_by_image
 
     return {"image": split_by_image, "character": split_by_character}[by](_characters())
+
+
+def _drawn(i: int, numbers: Tensor) -> ShownSet:
+    """Drawings in black on white, side by side until a graph is known."""
+    from setwise.explore.layout import grid
+    from setwise.explore.story import ShownSet
+
+    characters = _characters()
+    names = [characters.labels[number // characters.drawings] for number in numbers.tolist()]
+    return ShownSet(
+        name=f"set {i}",
+        kind="images",
+        places=grid(len(numbers)),
+        elements=tuple(
+            f"{name}, drawing {number % characters.drawings + 1}"
+            for name, number in zip(names, numbers.tolist(), strict=True)
+        ),
+        groups=tuple(names),
+        images=255 * (1 - characters.pixels(numbers).numpy()),
+    )
 
 
 def _encoder() -> sw.ElementEncoder:

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import setwise as sw
 from setwise.config import Training
-from setwise.experiments.base import Experiment
+from setwise.experiments.base import Exhibit, Experiment, some
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from torch import nn
+    from torch import Generator, Tensor, nn
 
+    from setwise.explore.story import ShownSet
     from setwise.train import Batch, Batches
 
 HALF_BATCH = 64
@@ -110,6 +112,19 @@ class Gaussian(Experiment):
             scores |= _mean_kernels(model.encoder, model.graph, batches)
         return scores
 
+    @property
+    def classes(self) -> tuple[str, str]:
+        """What the sets are drawn from."""
+        return "N(0, I)", "N(0, Σ)"
+
+    def exhibits(self, seed: int, count: int, generator: Generator) -> list[Exhibit]:
+        """Fresh sets, drawn by the values of their elements."""
+        batch, y = self._sample(min(TEST_BATCH, self.test_sets), "test", 0)
+        return [
+            Exhibit(batch.elements[i], int(y[i]), partial(_drawn, i, batch.elements[i], int(y[i])))
+            for i in some(len(y), count, generator)
+        ]
+
     @classmethod
     def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
         """Figure 2: the mean kernel of either class, and accuracy against ρ with its limit."""
@@ -123,6 +138,25 @@ class Gaussian(Experiment):
 
         x, y = sample(sets, self.rho, sw.generator("gaussian", *purpose))
         return sw.SetBatch(x), y
+
+
+def _drawn(i: int, x: Tensor, y: int) -> ShownSet:
+    """Five dots by their values; the colour tells the pair that is correlated."""
+    from setwise.data.gaussian import PAIR, SIZE
+    from setwise.explore.layout import line
+    from setwise.explore.story import ShownSet
+
+    values = x.squeeze(-1).numpy().astype(float)
+    groups = ["correlated" if y and element in PAIR else "independent" for element in range(SIZE)]
+    return ShownSet(
+        name=f"set {i}",
+        kind="features",
+        places=line(values),
+        elements=tuple(
+            f"{value:.2f}, {group}".replace("-", "−") for group, value in zip(groups, values, strict=True)
+        ),
+        groups=tuple(groups),
+    )
 
 
 def _mean_kernels(encoder: nn.Module, graph: sw.LatentGraph, batches: Sequence[Batch]) -> dict[str, Any]:

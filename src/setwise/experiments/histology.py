@@ -11,21 +11,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import setwise as sw
 from setwise.config import Training
-from setwise.experiments.base import CrossValidated
+from setwise.experiments.base import CrossValidated, Exhibit, some
 from setwise.experiments.contrast import contrast_dmps
 from setwise.experiments.scores import standard_error, values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from torch import Tensor, nn
+    from torch import Generator, Tensor, nn
 
     from setwise.data.histology import PatchedImages
+    from setwise.explore.story import ShownSet
     from setwise.train import Batch, Batches
 
 DIM, HIDDEN = 512, (512, 1024)
@@ -167,6 +168,19 @@ class Histology(CrossValidated):
         }
         return scores
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What tissue is."""
+        return _images().classes
+
+    def exhibits(self, seed: int, count: int, generator: Generator) -> list[Exhibit]:
+        """Images of the fold with all their patches, each at its place."""
+        _, test = self._parts(seed)
+        return [
+            Exhibit(test.patches[i], int(test.labels[i]), partial(_drawn, test, i))
+            for i in some(len(test), count, generator)
+        ]
+
     @classmethod
     def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
         """Which patches counted, which of them are connected, and accuracies beside the paper's."""
@@ -203,6 +217,21 @@ def _whole(images: PatchedImages) -> list[Batch]:
         (sw.SetBatch(x.unsqueeze(0)), y.unsqueeze(0))
         for x, y in zip(images.patches, images.labels, strict=True)
     ]
+
+
+def _drawn(images: PatchedImages, i: int) -> ShownSet:
+    """An image, and where its patches lie on it."""
+    from setwise.explore.story import ShownSet
+
+    coords, size = images.coords[i], images.size
+    return ShownSet(
+        name=images.names[i],
+        kind="patches",
+        places=coords.double().numpy(),
+        elements=tuple(f"patch in column {c // size + 1}, row {r // size + 1}" for c, r in coords.tolist()),
+        background=images.image(i).numpy(),
+        patch=size,
+    )
 
 
 def _colours(images: PatchedImages) -> tuple[Tensor, Tensor]:

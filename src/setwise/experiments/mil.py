@@ -10,22 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import setwise as sw
 from setwise.config import Training
-from setwise.experiments.base import CrossValidated
+from setwise.experiments.base import CrossValidated, Exhibit, some
 from setwise.experiments.configs import settings
 from setwise.experiments.scores import standard_error, values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from torch import Tensor, nn
+    from torch import Generator, Tensor, nn
 
     from setwise.data.bags import Bags
+    from setwise.explore.story import ShownSet
     from setwise.train import Batch, Batches
 
 FIVE = ("musk1", "musk2", "fox", "tiger", "elephant")
@@ -85,6 +86,7 @@ class MIL(CrossValidated):
         "d-dmps-fdc": "D-DMPS w/ FDC",
         "d-dmps-ldc": "D-DMPS w/ LDC",
         "attentive": "D-DMPS, gated attention (ours)",
+        "estimator": "SetClassifier(), as it comes",
     }
     PAPER: ClassVar[Mapping[str, tuple[float, float | None] | None]] = dict.fromkeys(ROWS)
     COLUMNS: ClassVar[Mapping[str, str]] = {"auc": "AUC"}
@@ -120,12 +122,10 @@ class MIL(CrossValidated):
 
     def model(self, row: str, seed: int) -> nn.Module:
         """The row's network, with features standardised by the instances that it is trained on."""
-        import torch
-
         from setwise.nn.modes import in_use
 
         train, _ = self._parts(seed)
-        std, mean = torch.std_mean(torch.cat([bag.x for bag in train]), dim=0)
+        mean, std = _scale(train)
         model = ARCHITECTURES[row](mean, std)
         sw.initialize(model, sw.generator("weights", seed))
         if isinstance(model, sw.DMPS):
@@ -135,31 +135,11 @@ class MIL(CrossValidated):
         return model
 
     def solved(self, row: str, seed: int) -> nn.Module | None:
-        """Logistic regression on the mean instance; how much to regularise is chosen on the training bags."""
-        if row != "logistic":
-            return None
-        try:
-            from sklearn.linear_model import LogisticRegression
-            from sklearn.model_selection import GridSearchCV
-        except ImportError as error:
-            raise ModuleNotFoundError(
-                "logistic regression needs scikit-learn: pip install 'setwise[sklearn]'"
-            ) from error
-        import torch
-        from torch import nn
-
+        """The rows that are not trained by us: logistic regression, and the estimator that trains itself."""
         train, _ = self._parts(seed)
-        means = torch.stack([bag.x.mean(0) for bag in train])
-        std, mean = torch.std_mean(means, dim=0)
-        scale = sw.Standardize(mean, std)  # the mean of standardised instances is the standardised mean
-        head = nn.Linear(train.dim, 1)
-        with torch.no_grad():
-            x = scale(means).numpy()
-            search = GridSearchCV(LogisticRegression(solver="newton-cg"), {"C": STRENGTHS}, cv=5)
-            found = search.fit(x, train.labels.numpy()).best_estimator_
-            head.weight.copy_(torch.from_numpy(found.coef_))
-            head.bias.copy_(torch.from_numpy(found.intercept_))
-        return sw.PooledMIL(encoder=sw.ElementEncoder(scale), pool=sw.MeanPool(), head=head)
+        if row == "estimator":
+            return sw.SetClassifier(random_state=seed).fit([bag.x for bag in train], train.labels).module_
+        return _logistic(train) if row == "logistic" else None
 
     def batches(self, seed: int) -> Batches:
         """Each bag once an epoch; of a large one, some instances drawn at random."""
@@ -188,6 +168,20 @@ class MIL(CrossValidated):
         _, test = self._parts(seed)
         index = torch.arange(len(test)).split(TEST_BATCH)
         return dict(sw.Binary().score(*outputs(model, [test.batch(some) for some in index])))
+
+    @property
+    def classes(self) -> tuple[str, str]:
+        """What bags are."""
+        return "negative", "positive"
+
+    def exhibits(self, seed: int, count: int, generator: Generator) -> list[Exhibit]:
+        """Bags of the fold, their instances along the two directions in which they differ most."""
+        train, test = self._parts(seed)
+        scale = sw.Standardize(*_scale(train))
+        return [
+            Exhibit(test[i].x, int(test.labels[i]), partial(_drawn, test.names[i], test[i].x, scale))
+            for i in some(len(test), count, generator)
+        ]
 
     @classmethod
     def table(cls, results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
@@ -219,6 +213,54 @@ def _dealt(name: str, folds: int, seed: int, fold: int) -> tuple[Bags, Bags]:
     bags = _bags(name)
     number = stratified_folds(bags.labels, folds, seed=seed)
     return bags.subset(number != fold), bags.subset(number == fold)
+
+
+def _scale(bags: Bags) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each feature over all instances."""
+    import torch
+
+    std, mean = torch.std_mean(torch.cat([bag.x for bag in bags]), dim=0)
+    return mean, std
+
+
+def _drawn(name: str, x: Tensor, scale: sw.Standardize) -> ShownSet:
+    """Dots along the principal axes of a bag; the features have no names, only numbers."""
+    from setwise.explore.layout import described, principal_axes
+    from setwise.explore.story import ShownSet
+
+    standard = scale(x).double().numpy()
+    names = [f"f{feature + 1}" for feature in range(x.shape[1])]
+    return ShownSet(
+        name=f"bag {name}",
+        kind="features",
+        places=principal_axes(standard),
+        elements=described(x.double().numpy(), standard, names),
+    )
+
+
+def _logistic(train: Bags) -> nn.Module:
+    """Logistic regression on the mean instance; how much to regularise is chosen on the training bags."""
+    try:
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import GridSearchCV
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            "logistic regression needs scikit-learn: pip install 'setwise[sklearn]'"
+        ) from error
+    import torch
+    from torch import nn
+
+    means = torch.stack([bag.x.mean(0) for bag in train])
+    std, mean = torch.std_mean(means, dim=0)
+    scale = sw.Standardize(mean, std)  # the mean of standardised instances is the standardised mean
+    head = nn.Linear(train.dim, 1)
+    with torch.no_grad():
+        x = scale(means).numpy()
+        search = GridSearchCV(LogisticRegression(solver="newton-cg"), {"C": STRENGTHS}, cv=5)
+        found = search.fit(x, train.labels.numpy()).best_estimator_
+        head.weight.copy_(torch.from_numpy(found.coef_))
+        head.bias.copy_(torch.from_numpy(found.intercept_))
+    return sw.PooledMIL(encoder=sw.ElementEncoder(scale), pool=sw.MeanPool(), head=head)
 
 
 def _encoder(mean: Tensor, std: Tensor) -> sw.ElementEncoder:

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import setwise as sw
 from setwise.config import Training
-from setwise.experiments.base import Experiment
+from setwise.experiments.base import Exhibit, Experiment, some
 from setwise.experiments.contrast import contrast_dmps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from torch import Tensor, nn
+    from torch import Generator, Tensor, nn
 
     from setwise.data.pointclouds import PointClouds
+    from setwise.explore.story import ShownSet
     from setwise.train import Batch, Batches
 
 DIM, HIDDEN = 512, (512, 1024)
@@ -170,6 +171,22 @@ class PointCloud(Experiment):
             scores |= self._inside(model)
         return scores
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """What the shapes are of."""
+        return _shapes().test.classes
+
+    def exhibits(self, seed: int, count: int, generator: Generator) -> list[Exhibit]:
+        """Test shapes by the points that they are tested on, upright in space."""
+        import torch
+
+        test = _shapes().test
+        points = torch.cat([batch.elements for batch, _ in self._fixed(test, "test")])
+        return [
+            Exhibit(points[i], int(test.labels[i]), partial(_drawn, i, points[i], test.up))
+            for i in some(len(test), count, generator)
+        ]
+
     @classmethod
     def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
         """A few shapes, coloured by the weight of their points for one of them."""
@@ -290,6 +307,14 @@ def _shapes() -> Shapes:
 
     train, test = load_point_clouds()
     return Shapes(*hold_out(train), test)
+
+
+def _drawn(i: int, x: Tensor, up: int) -> ShownSet:
+    """Points in space; the third axis leads upwards."""
+    from setwise.explore.story import ShownSet
+
+    places = x.roll(2 - up, dims=-1).double().numpy()
+    return ShownSet(name=f"shape {i}", kind="points", places=places)
 
 
 def _dmps(classes: int, **parts: Any) -> sw.DMPS:
