@@ -10,7 +10,7 @@ help:
 	@echo "make lint    check style and types"
 	@echo "make bench   measure speed, as ratios, into results/benchmarks"
 	@echo "make docs    write the tables and figures of README and docs from results/"
-	@echo "make site    build the documentation into site/"
+	@echo "make site    build the documentation into build/site"
 
 # torch comes first and by its version: a plain 'torch' may pull gigabytes for a GPU that is not there.
 .venv/installed: pyproject.toml constraints.txt
@@ -65,7 +65,8 @@ docs: .venv/installed
 	$(BIN)/python -m docs.refresh
 
 site: .venv/installed
-	$(BIN)/mkdocs build --quiet --strict --site-dir site
+	$(BIN)/mkdocs build --quiet --strict
+	@echo "Open build/site/index.html"
 
 clean:
-	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

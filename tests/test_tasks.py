@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from setwise import Binary, Classes, Count, Regression, RobustCount
+from setwise import Binary, Classes, Count, Labels, Regression, RobustCount
 from setwise.tasks import Task, roc_auc
 
 
@@ -145,3 +145,37 @@ def test_a_robust_count_is_squared_near_and_linear_far() -> None:
 def test_a_robust_count_needs_one_target_a_set() -> None:
     with pytest.raises(ValueError, match="one target for each of 2 sets"):
         RobustCount().loss(torch.zeros(2, 1), torch.zeros(2, 1))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_several_labels_are_as_many_binary_tasks() -> None:
+    out, y = torch.tensor([[-1.0, 2.0], [0.5, -3.0]]), torch.tensor([[0, 1], [0, 0]])
+    each = [Binary().losses(out[:, [k]], y[:, k]) for k in range(2)]
+    assert Labels().losses(out, y).tolist() == pytest.approx(((each[0] + each[1]) / 2).tolist())
+    assert Labels().predict(out).tolist() == [[0, 1], [1, 0]]
+    assert Labels().probabilities(out).tolist()[0] == pytest.approx(
+        [1 / (1 + math.e), 1 / (1 + math.exp(-2))]
+    )
+    score = Labels().score(out, y)
+    assert (score["accuracy"], score["accuracy_label"]) == (0.5, 0.75)
+    assert score["loss"] == pytest.approx(Labels().losses(out, y).mean().item())
+    with pytest.raises(ValueError, match=r"expected targets \[2, 2\], got \[2\]"):
+        Labels().losses(out, y[:, 0])
+    with pytest.raises(ValueError, match=r"targets must be 0 or 1, got \[0, 2\]"):
+        Labels().losses(out, 2 * y)
+
+
+@pytest.mark.parametrize(
+    ("task", "y"),
+    [
+        (Binary(), [0, 1, 1]), (Count(), [0, 3, 1]), (RobustCount(), [0, 3, 1]),
+        (Regression(), [0.5, -3.0, 1.0]), (Classes(label_smoothing=0.1), [0, 1, 1]),
+    ],
+)  # fmt: skip
+def test_the_loss_is_the_mean_of_each_sets_own(task: Task, y: list[float]) -> None:
+    out = torch.randn(3, 2 if isinstance(task, Classes) else 1)
+    losses = task.losses(out, torch.tensor(y))
+    assert losses.shape == (3,)
+    assert task.loss(out, torch.tensor(y)).item() == pytest.approx(losses.mean().item())
+    alone = [task.losses(out[[i]], torch.tensor(y)[[i]]).item() for i in range(3)]
+    assert losses.tolist() == pytest.approx(alone)

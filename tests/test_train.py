@@ -574,3 +574,76 @@ def test_what_underflows_is_zero_in_training_and_testing_only(before: bool) -> N
         assert underflows() == before
     finally:
         torch.set_flush_denormal(False)
+
+
+class Rising(sw.Binary):
+    """Scores a fresh model best: the more it has learned, the worse."""
+
+    def score(self, out: Tensor, y: Tensor) -> dict[str, float]:
+        return {"loss": out.abs().mean().item(), "accuracy": 0.5}
+
+
+def patient(network: nn.Module, **more: Any) -> History:
+    training = sw.Training(steps=60, lr=1e-2, evaluations=30, patience=4, checkpoint_seconds=0)
+    return sw.fit(network, Rising(), batches, training, validation=[batches(-1)], **more)
+
+
+def test_patience_ends_the_run_and_keeps_the_best_weights() -> None:
+    network = model()
+    history = patient(network)
+    losses = [entry["validation_loss"] for entry in history.metrics]
+    best = losses.index(min(losses))
+    assert len(losses) == best + 1 + 4 < 30
+    assert history.steps == 2 * len(losses)
+    shorter = model()
+    fit(shorter, sw.Training(steps=2 * (best + 1), lr=1e-2))
+    assert same(network, shorter)
+
+
+def test_a_patient_run_resumes_bit_for_bit_and_a_finished_one_stays(tmp_path: Path) -> None:
+    whole = model()
+    history = patient(whole)
+
+    def stopping(step: int) -> Batch:
+        if step == 6:
+            raise KeyboardInterrupt
+        return batches(step)
+
+    cut, training = (
+        model(),
+        sw.Training(steps=60, lr=1e-2, evaluations=30, patience=4, checkpoint_seconds=0),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        sw.fit(cut, Rising(), stopping, training, validation=[batches(-1)], folder=tmp_path)
+    again = model()
+    assert patient(again, folder=tmp_path, resume=True).metrics == history.metrics
+    assert same(again, whole)
+    finished = model()
+    assert patient(finished, folder=tmp_path, resume=True).steps == history.steps
+    assert same(finished, whole)
+
+
+def test_patience_wants_something_to_watch() -> None:
+    with pytest.raises(ValueError, match=r"training.patience needs validation data to watch, got none"):
+        fit(model(), sw.Training(steps=1, patience=1))
+    with pytest.raises(ValueError, match=r"training.patience must be at least 1, got 0"):
+        sw.Training(patience=0)
+
+
+def test_an_optimiser_can_be_gone_on_with() -> None:
+    whole, parts = model(), model()
+    fit(whole, sw.Training(steps=8, lr=1e-2))
+    adam = torch.optim.Adam(parts.parameters(), lr=1e-2, fused=True)
+    fit(parts, sw.Training(steps=5, lr=7.0), optimizer=adam)  # whose rate is its own
+    sw.fit(parts, sw.Binary(), lambda step: batches(step + 5), sw.Training(steps=3), optimizer=adam)
+    assert same(parts, whole)
+
+
+def test_the_device_is_one_of_those_known() -> None:
+    with pytest.raises(
+        ValueError, match=r"training.device must be one of auto, cpu, cuda, mps, got 'abacus'"
+    ):
+        sw.Training(device="abacus")  # type: ignore[arg-type]
+    network = model()
+    fit(network, sw.Training(steps=1, device="cpu"))
+    assert {p.device.type for p in network.parameters()} == {"cpu"}

@@ -285,7 +285,7 @@ class InducedSetAttentionBlock(Drawn):
     ) -> Float[Tensor, "b n d"]:
         """One step."""
         x = fill_padding(x, mask)
-        summary = self.gather(self.points.expand(len(x), -1, -1), x, mask)
+        summary = self.gather(self.points.expand(x.shape[0], -1, -1), x, mask)
         out: Tensor = self.spread(x, summary)
         return out
 
@@ -322,7 +322,7 @@ class MultiheadAttentionPool(Drawn):
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b o"]:
         """Pool."""
-        z: Tensor = self.attend(self.seeds.expand(len(x), -1, -1), x, mask).flatten(1)
+        z: Tensor = self.attend(self.seeds.expand(x.shape[0], -1, -1), x, mask).flatten(1)
         if mask is None:
             return z if x.shape[1] else torch.zeros_like(z)
         return z.masked_fill(~mask.any(1, keepdim=True), 0)

@@ -260,7 +260,7 @@ class RandomFeatureGraph(LatentGraph):
         z = z * self.temperature**-0.5
         projected = z @ omega.mT
         exponents = torch.cat([projected, -projected], dim=-1) - z.square().sum(-1, keepdim=True)
-        largest = z.new_zeros(len(z))
+        largest = z.new_zeros(z.shape[0])
         if exponents.numel():
             largest = fill_padding(exponents.detach(), mask, -math.inf).flatten(1).amax(-1)
             largest = largest.masked_fill(largest.isinf(), 0)  # of a set that is all padding
