@@ -421,6 +421,18 @@ def test_importance_is_for_the_class_that_is_predicted(clf):
     )
 
 
+def test_of_many_elements_gradients_tell_what_counts(clf):
+    x = np.random.default_rng(0).normal(size=(1001, 2))
+    found = clf.element_importance(x)
+    np.testing.assert_array_equal(found, clf.element_importance(x, method="integrated-gradients"))
+    fewer = clf.element_importance(x[:20])
+    np.testing.assert_array_equal(fewer, clf.element_importance(x[:20], method="leave-one-out"))
+    gated = clone(CLASSIFIER).set_params(pool="gated", max_epochs=1).fit(X, Y)
+    assert np.abs(gated.element_importance(x)).sum() == pytest.approx(1, rel=1e-4)
+    with pytest.raises(ValueError, match="method must be one of"):
+        clf.element_importance(x, method="magic")
+
+
 @pytest.mark.parametrize("y", [Y, np.array(["no", "yes"])[Y], Y > 0, Y / 2, np.stack([Y, 1 - Y], axis=1)])
 def test_a_file_gives_the_classifier_back(y, tmp_path):
     clf = (

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from setwise.config import Training
-from setwise.explain import importance
+from setwise.explain import Method, attends, importance
 from setwise.graphs import SetGraph
 from setwise.learning import PackedSets, SetTask, TrainingBatches, Weighed, build_network, in_turn
 from setwise.modelfile import write_model
@@ -46,6 +46,8 @@ Network = Callable[[int, int], nn.Module]
 """Makes a network ``(x, mask) → [b, k]``, given the features of an element and the number of outputs."""
 
 WIDEST = 2**16
+ONE_BY_ONE = 1000
+"""Elements of the largest set of which each is left out in turn."""
 
 TASKS: dict[str, type[SetTask]] = {
     task.__name__: task for task in (Binary, Labels, Classes, Count, Regression)
@@ -281,7 +283,8 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         )
         task = Weighed(self.task_, self._in_network_units(targets), weights, batches.sets_a_batch)
         network = self.module_.network
-        bar = Bar(type(self).__name__, self.task_.metric) if self.verbose else Silent()
+        title = getattr(self, "_title", type(self).__name__)
+        bar = Bar(title, self.task_.metric) if self.verbose else Silent()
         torch.manual_seed(seed)  # of dropout
         try:
             history = fit(
@@ -322,22 +325,28 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         graph.warn_if_uniform(stacklevel=3)
         return graph
 
-    def element_importance(self, x: Any, output: int | None = None) -> Float[np.ndarray, " n"]:
+    def element_importance(
+        self, x: Any, output: int | None = None, *, method: Method = "auto"
+    ) -> Float[np.ndarray, " n"]:
         """How much each element of one set ``[n, d]`` counts for what the model says of it.
 
         That is the weight of its attention where the model pools by attention, else by how much the output
-        falls without the element: see `setwise.importance`.
+        falls without the element or, of more than 1,000 elements, what integrated gradients tell of it: see
+        `setwise.importance`.
 
         Args:
             x: the set.
             output: which class, label or target, by number; unless given, the class that is predicted, or
                 the first.
+            method: ``"auto"``, or one that `setwise.importance` knows.
         """
         check_is_fitted(self)
-        sets = self._one(x)
+        sets, network = self._one(x), self.module_.network
         inside = self.module_.standardized(torch.from_numpy(sets.values)).unsqueeze(0)
         column, sign = self._meant(sets, output)
-        values = sign * importance(self.module_.network, inside, output=column)[0]
+        if method == "auto" and len(sets.values) > ONE_BY_ONE and not attends(network):
+            method = "integrated-gradients"
+        values = sign * importance(network, inside, output=column, method=method)[0]
         return np.asarray(values.cpu().numpy(), dtype=np.float64)
 
     def _meant(self, sets: Sets, output: int | None) -> tuple[int, float]:

@@ -17,13 +17,15 @@ from setwise.sets import Elements, SetBatch, Shared
 
 PAIRS = 2**21  # of elements at once: about a hundred MB, and still in the processor's cache in part
 
+Method = Literal["auto", "attention", "leave-one-out", "integrated-gradients"]
+
 
 def importance(
     model: nn.Module,
     x: Elements,
     mask: Bool[Tensor, "b n"] | None = None,
     *,
-    method: Literal["auto", "attention", "leave-one-out", "integrated-gradients"] = "auto",
+    method: Method = "auto",
     output: int = 0,
     chunk: int | None = None,
     steps: int = 32,
@@ -77,7 +79,7 @@ def importance(
                 rest, elements, real, output, steps, baseline
             ),
         }
-        methods["auto"] = methods["attention" if _attends(model) else "leave-one-out"]
+        methods["auto"] = methods["attention" if attends(model) else "leave-one-out"]
         values = choose("method", method, methods)
     return values.masked_fill(~real, 0)
 
@@ -134,12 +136,13 @@ def _chosen(out: Tensor, output: int) -> Tensor:
     return out[:, output]
 
 
-def _attends(model: nn.Module) -> bool:
+def attends(model: nn.Module) -> bool:
+    """Whether the model has an attention pool, whose weights tell what counts."""
     return callable(getattr(getattr(model, "pool", None), "attention", None))
 
 
 def _attention(model: nn.Module, x: Tensor, mask: Tensor, output: int) -> Tensor:
-    if not _attends(model):
+    if not attends(model):
         raise ValueError(f"attention needs a model with an attention pool, got {type(model).__name__}")
     weights: list[Tensor] = []
 
