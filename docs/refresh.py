@@ -185,7 +185,8 @@ def refreshed(text: str) -> str:
 
 def pages() -> list[Path]:
     """The pages that hold such tables."""
-    return [ROOT / "README.md", ROOT / "docs" / "paper.md", ROOT / "docs" / "scale.md"]
+    written = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page for page in written if "<!-- end -->" in page.read_text()]
 
 
 if __name__ == "__main__":

@@ -138,15 +138,17 @@ def test_debugging_shows_the_traceback(here: Path, monkeypatch: pytest.MonkeyPat
         cli.main(["table", "gaussian"])
 
 
-@pytest.mark.parametrize(
-    "words", ["--help", "run --help", "run gaussian --help", "table --help", "rows gaussian"]
-)
+HELP = ["--help", "run --help", "run gaussian --help", "table --help", "rows gaussian", "fit --help"]
+HELP += ["predict --help", "inspect --help", "export --help", "explore --help"]
+
+
+@pytest.mark.parametrize("words", HELP)
 def test_help_is_useful_and_does_not_wait_for_torch(words: str, tmp_path: Path) -> None:
     code = (
         "import sys; from setwise import cli\n"
         "try: cli.main(sys.argv[1:])\n"
         "except SystemExit as stop: assert not stop.code\n"
-        "assert not {'torch', 'matplotlib', 'sklearn', 'lightning_fabric'} & set(sys.modules)\n"
+        "assert not {'torch', 'matplotlib', 'sklearn', 'pandas', 'lightning_fabric'} & set(sys.modules)\n"
     )
     environment = os.environ | {"COLUMNS": "200"}
     done = subprocess.run(
@@ -155,4 +157,7 @@ def test_help_is_useful_and_does_not_wait_for_torch(words: str, tmp_path: Path) 
     )  # fmt: skip
     if words == "run gaussian --help":
         for option in ("--row", "--seeds", "--sweep", "--resume", "--out", "--rho", "--training.steps"):
+            assert option in done.stdout
+    if words == "fit --help":
+        for option in ("DATA", "-o FILE", "--label-column", "--folds", "--max-epochs", "network options"):
             assert option in done.stdout

@@ -1,4 +1,7 @@
-"""The command line: ``setwise run | table | figure | rows EXPERIMENT``, ``setwise download DATA``."""
+"""The command line: ``setwise fit | predict | inspect | export | explore`` for sets of one's own.
+
+And ``setwise run | table | figure | rows EXPERIMENT``, ``setwise download DATA`` for the paper's experiments.
+"""
 
 import io
 import os
@@ -6,8 +9,9 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from tyro.conf import CascadeSubcommandArgs, FlagCreatePairsOff, Positional
@@ -17,14 +21,233 @@ from setwise.experiments import EXPERIMENTS
 if TYPE_CHECKING:
     from setwise.experiments.base import Experiment as Configured
 
-    Name = str
+    Experiment = str
 else:
     Configured = tyro.extras.subcommand_type_from_defaults(
         {name: experiment() for name, experiment in EXPERIMENTS.items()},
         descriptions={name: experiment.__doc__ for name, experiment in EXPERIMENTS.items()},
         prefix_names=False,
     )
-    Name = Literal[tuple(EXPERIMENTS)]
+    Experiment = Literal[tuple(EXPERIMENTS)]
+
+
+Data = Annotated[Positional[Path], tyro.conf.arg(metavar="DATA", help_behavior_hint="")]
+MaybeData = Annotated[Positional[Path | None], tyro.conf.arg(metavar="[DATA]", help_behavior_hint="")]
+Model = Annotated[Positional[Path], tyro.conf.arg(metavar="MODEL", help_behavior_hint="")]
+Out = Annotated[Path, tyro.conf.arg(metavar="FILE", aliases=("-o",))]
+Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
+Name = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
+Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")]
+Number = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
+Share = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where things are in the data."""
+
+    set_column: Annotated[str, tyro.conf.arg(metavar="NAME")] = "set"
+    """Column of a table that tells the set of an element."""
+    label_column: Names = ("label",)
+    """Column with the label of the set, or several of them."""
+    name: Name = None
+    """Which of several data sets in an npz file: musk1 for musk1_X, musk1_bag and musk1_y."""
+
+    def options(self) -> dict[str, Any]:
+        """As `setwise.data.reading.read_sets` takes them."""
+        one = len(self.label_column) == 1
+        return asdict(self) | {"label_column": self.label_column[0] if one else self.label_column}
+
+
+@dataclass(frozen=True)
+class Network:
+    """What is learned."""
+
+    block: Literal["denoising", "message-passing", "residual"] = "denoising"
+    """What elements do with the messages of others."""
+    depth: int = 1
+    """How many times messages are passed."""
+    layers: Annotated[tuple[int, ...], tyro.conf.arg(metavar="INT ...")] = (128, 64)
+    """Widths of the encoder's layers."""
+    pool: str = "mean"
+    """How elements become a set: mean, max, sum, attention, gated, or several joined by plus signs."""
+    graph: Literal["auto", "latent", "streamed", "linear", "uniform"] = "auto"
+    """How the graph is computed; auto is exact up to 20,000 elements a set."""
+    dropout: float | Literal["auto"] = "auto"
+    """Share of the encoder that is left out at random in training; auto is one half for more than 32
+    features, else none."""
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How it is learned."""
+
+    max_epochs: int = 100
+    """Passes over the sets."""
+    batch_size: int = 16
+    """Sets in a batch."""
+    max_elements: Number = None
+    """At most so many elements of a set at a time, drawn at random (default: all)."""
+    lr: float = 1e-3
+    """Learning rate at the start; it falls to zero."""
+    weight_decay: float = 1e-4
+    """How much weights are drawn to zero."""
+    early_stopping: Flag = False
+    """Set a tenth of the sets aside, watch the loss on them, and keep the best network."""
+    balanced: Flag = False
+    """Let all classes weigh the same, however many sets they have."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to train: on a GPU if there is one, or as told."""
+    threads: Number = None
+    """Threads of the processor (default: all); for small sets one is often fastest."""
+
+
+def fit(
+    data: Data,
+    out: Out = Path("model.safetensors"),
+    task: Literal["auto", "classify", "regress", "count"] = "auto",
+    folds: int = 5,
+    holdout: Share = None,
+    group: Name = None,
+    features: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="")] = (),
+    seed: int = 0,
+    overwrite: Flag = False,
+    resume: Flag = False,
+    quiet: Flag = False,
+    reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = Reading(),  # noqa: B008 (frozen)
+    network: Annotated[Network, tyro.conf.OmitArgPrefixes] = Network(),  # noqa: B008
+    learning: Annotated[Learning, tyro.conf.OmitArgPrefixes] = Learning(),  # noqa: B008
+) -> None:
+    """Learn from labelled sets: test by cross-validation, fit to all of them, save model and report.
+
+    Args:
+        data: Table with a row an element (.csv, .tsv, .parquet), .npz file, or folder with a file a set.
+        out: File for the model; its report goes beside it.
+        task: What the labels are: classes, numbers or counts; auto tells by their looks.
+        folds: Folds to test in; 0 does without a test.
+        holdout: Test on this share of the sets instead of in folds.
+        group: Column with what must not be torn apart between folds, such as a patient.
+        features: Columns to use (default: all others).
+        seed: Of the folds and of all that is random in training.
+        overwrite: Replace the model that is there.
+        resume: Take up the finished folds of a run that was interrupted.
+        quiet: Show no progress.
+        reading: Where things are in the data.
+        network: What is learned.
+        learning: How it is learned.
+    """
+    from setwise import practice
+
+    settings = {
+        key: value for key, value in (asdict(network) | asdict(learning)).items() if value is not None
+    }
+    threads = settings.pop("threads", None)
+    if settings.pop("balanced"):
+        settings["class_weight"] = "balanced"
+    report = practice.fit_model(
+        data,
+        out,
+        task=task,
+        folds=folds,
+        holdout=holdout,
+        settings=settings,
+        seed=seed,
+        threads=threads,
+        overwrite=overwrite,
+        resume=resume,
+        verbose=not quiet,
+        group_column=group,
+        features=features or None,
+        **reading.options(),
+    )
+    _print(*report.sheets())
+
+
+def predict(
+    model: Model,
+    data: Data,
+    out: Out = Path("-"),
+    reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = Reading(),  # noqa: B008
+) -> None:
+    """Say what a model predicts for each set and, if labels are there, how well that fits.
+
+    Args:
+        model: File of the model.
+        data: Sets, as for 'setwise fit'; labels need not be there.
+        out: File for the predictions, .csv, .parquet or .npz; - prints them.
+        reading: Where things are in the data.
+    """
+    from setwise import practice
+
+    found = practice.predict_file(model, data, out, **reading.options())
+    if out == Path("-"):
+        print(found, file=sys.stderr)
+    else:
+        print(f"{out}: {found}", flush=True)
+
+
+def inspect(
+    model: Model,
+    data: MaybeData = None,
+    set: Name = None,  # noqa: A002 (an option's name)
+    k: int = 10,
+    reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = Reading(),  # noqa: B008
+) -> None:
+    """Look into a model or, given data, into what it sees in one set: edges, clusters, what counts.
+
+    Args:
+        model: File of the model.
+        data: Sets, as for 'setwise fit'; labels need not be there.
+        set: Which set to look at (default: the first).
+        k: How many edges and elements to list.
+        reading: Where things are in the data.
+    """
+    from setwise import practice
+
+    _print(*practice.inspect_file(model, data, set_id=set, k=k, **reading.options()))
+
+
+def export(model: Model, out: Out = Path("model.onnx")) -> None:
+    """Write a model for other programs: ONNX, or a program of torch.export.
+
+    Args:
+        model: File of the model.
+        out: Where to, .onnx or .pt2.
+    """
+    from setwise import practice
+
+    print(practice.export_file(model, out), flush=True)
+
+
+def explore(
+    source: Annotated[Positional[Path], tyro.conf.arg(metavar="RUN|MODEL", help_behavior_hint="")],
+    data: MaybeData = None,
+    out: Out = Path("page.html"),
+    sets: int = 12,
+    seed: int = 0,
+    reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = Reading(),  # noqa: B008
+) -> None:
+    """Write a page to explore a run, or a model and sets: curves, mistakes, latent graphs.
+
+    Args:
+        source: Folder of a run, runs/EXPERIMENT/ROW/VARIANT, or file of a model.
+        data: Sets to look at with a model, as for 'setwise fit'.
+        out: File for the page, which needs nothing else.
+        sets: How many sets to show.
+        seed: Decides which.
+        reading: Where things are in the data.
+    """
+    from setwise.explore import write_page
+
+    print(write_page(source, data, out, sets=sets, seed=seed, **reading.options()))
+
+
+def _print(*sheets: Any) -> None:
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    for sheet in sheets:
+        console.print(sheet)
 
 
 def run(
@@ -72,7 +295,9 @@ def run(
                 print(f"{title}  test accuracy {result['accuracy']:.4f}  on {result['data']}", flush=True)
 
 
-def table(experiment: Positional[Name], results: Path = Path("results"), markdown: bool = False) -> None:
+def table(
+    experiment: Positional[Experiment], results: Path = Path("results"), markdown: bool = False
+) -> None:
     """Print the results of an experiment on record, beside the paper's numbers.
 
     Args:
@@ -98,7 +323,7 @@ def table(experiment: Positional[Name], results: Path = Path("results"), markdow
 
 
 def figure(
-    experiment: Positional[Name],
+    experiment: Positional[Experiment],
     results: Path = Path("results"),
     out: Path = Path("figures"),
 ) -> None:
@@ -125,7 +350,7 @@ def figure(
             print(path)
 
 
-def rows(experiment: Positional[Name]) -> None:
+def rows(experiment: Positional[Experiment]) -> None:
     """List the rows of an experiment: their names here, and in the paper.
 
     Args:
@@ -149,11 +374,22 @@ def download(data: Positional[Literal["omniglot"]]) -> None:
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
+    "fit": fit,
+    "predict": predict,
+    "inspect": inspect,
+    "export": export,
+    "explore": explore,
     "run": run,
     "table": table,
     "figure": figure,
     "rows": rows,
     "download": download,
+}
+
+
+GO_ON = {
+    "run": "; --resume continues from the last checkpoint",
+    "fit": "; --resume goes on after the last finished fold",
 }
 
 
@@ -177,12 +413,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 config=config,
             )
     except KeyboardInterrupt:
-        print("setwise: interrupted; --resume continues from the last checkpoint", file=sys.stderr)
+        print(f"setwise: interrupted{GO_ON.get(''.join(words[:1]), '')}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader has gone, as in 'setwise table … | head'
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
-    except (ValueError, OSError, ModuleNotFoundError, FloatingPointError) as error:
+    except (ValueError, TypeError, OSError, ModuleNotFoundError, FloatingPointError) as error:
         if os.environ.get("SETWISE_DEBUG"):
             raise
         print(f"setwise: {_sentence(error)}", file=sys.stderr)

@@ -1,12 +1,13 @@
 """Figures: functions that draw data on ``ax`` and return it; none of them shows or saves anything."""
 
+import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PatchCollection
+from matplotlib.collections import LineCollection, PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from mpl_toolkits.mplot3d import Axes3D
@@ -325,3 +326,144 @@ def _show(ax: Axes, pixels: NDArray[Any]) -> None:
 
 def _grey(pixels: NDArray[Any]) -> NDArray[Any]:
     return np.repeat(pixels @ np.array([[0.299], [0.587], [0.114]]), 3, axis=2)  # as bright as the eye has it
+
+
+def set_graph(
+    weights: ArrayLike,
+    points: ArrayLike | None = None,
+    *,
+    labels: ArrayLike | None = None,
+    values: ArrayLike | None = None,
+    names: Sequence[str] | None = None,
+    edges: int | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the graph of one set: its elements, and the strongest edges of each.
+
+    An edge has the mean weight of its two directions. It is the darker, the more it weighs beyond the weakest
+    pair, so that over a uniform graph no edge is seen. ``ax.collections[-1]`` is what a colour bar of
+    ``values`` needs.
+
+    Args:
+        weights: between the elements, ``[n, n]``.
+        points: where the elements lie, ``[n, d]``: one feature goes along x, with edges as arcs; two are
+            drawn as they are, of more the first two principal axes. Without points, springs find places.
+        labels: the group of each element, as its colour; beyond the ten largest groups it is grey.
+        values: a number for each element, as its colour.
+        names: of the elements, written beside them where there are no more than 25.
+        edges: how many to draw at most; three for each element if not given, and no more than 3,000.
+        ax: where to draw.
+
+    >>> W = [[0.5, 0.5, 0.0], [0.4, 0.5, 0.1], [0.0, 0.1, 0.9]]
+    >>> ax = set_graph(W, [[0, 0], [0, 1], [5, 5]], values=[1, 2, 3])
+    >>> len(ax.collections[0].get_segments()), ax.collections[-1].get_array().tolist()
+    (2, [1.0, 2.0, 3.0])
+    """
+    ax = _axes(ax)
+    W = _array(weights)
+    n = len(W)
+    if W.shape != (n, n):
+        raise ValueError(f"weights must be [n, n], got {list(W.shape)}")
+    named = None if names is None else list(names)
+    for what, given in (("points", points), ("labels", labels), ("values", values), ("names", named)):
+        if given is not None and len(_array(given)) != n:
+            raise ValueError(f"{what} must be one an element, {n}, got {len(_array(given))}")
+    if labels is not None and values is not None:
+        raise ValueError("labels and values both stand for colours, got both")
+    ends, weight, alpha = _strong_edges(W, min(3 * n, 3000) if edges is None else edges)
+    place = _springs(n, ends, weight) if points is None else _plane(_array(points))
+    arcs = points is not None and _array(points).shape[1] == 1
+    lines = _arcs(place, ends) if arcs else place[ends]
+    grey = np.insert(alpha[:, None], [0, 0, 0], 0.25, axis=1)  # and how opaque it is
+    ax.add_collection(LineCollection(list(lines), colors=grey, linewidths=np.clip(40 / max(n, 1), 0.7, 2)))
+    size = np.clip(5000 / max(n, 1), 14, 130)
+    style: dict[str, Any] = {"s": size, "zorder": 2, "edgecolor": "white", "linewidth": size**0.5 / 12}
+    if labels is None:
+        color = {"color": "tab:blue"} if values is None else {"c": _array(values), "cmap": "viridis"}
+        ax.scatter(place[:, 0], place[:, 1], **style, **color)
+    else:
+        _scatter_groups(ax, place, _array(labels), style)
+    if named is not None and n <= 25:
+        beside: dict[str, Any] = {"xytext": (0.6 * size**0.5, 0), "textcoords": "offset points"}
+        for name, (x, y) in zip(named, place, strict=True):
+            ax.annotate(str(name), (x, y), va="center", fontsize=9, **beside)
+    ax.margins(0.08)
+    if arcs:
+        ax.set_ylim(-0.15, 1.05)
+    ax.set_axis_off()
+    return ax
+
+
+def _strong_edges(W: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Of the strongest edges of each element so many in all, weak ones first.
+
+    Their ends [m, 2], their weights, and how dark to draw them. The strongest of all pairs would not do: most
+    of them lie in one cluster, the smallest.
+    """
+    if count < 0:
+        raise ValueError(f"edges must not be negative, got {count}")
+    n = len(W)
+    mean = (W + W.T) / 2
+    pairs = mean[~np.eye(n, dtype=bool)]
+    low, high = (pairs.min(), pairs.max()) if n > 2 else (0.0, pairs.max(initial=0))
+    np.fill_diagonal(mean, -np.inf)
+    each = min(math.ceil(count / max(n, 1)), n)
+    i = np.repeat(np.arange(n), each)
+    j = np.argpartition(mean, n - each, axis=1)[:, n - each :].ravel() if each else i
+    ends = np.unique(np.stack([np.minimum(i, j), np.maximum(i, j)], axis=-1), axis=0)
+    weight = mean[ends[:, 0], ends[:, 1]]
+    order = np.argsort(weight, kind="stable")
+    best = order[weight[order] > 0][-count:] if count else order[:0]
+    return ends[best], weight[best], np.minimum(1.5 * (weight[best] - low) / (high or 1), 1)
+
+
+def _plane(points: NDArray[Any]) -> NDArray[Any]:
+    """Points [n, d] as [n, 2]: as they are, or along the first two principal axes."""
+    if points.ndim != 2 or not points.shape[1]:
+        raise ValueError(f"points must be [n, d] with d at least 1, got {list(points.shape)}")
+    if not np.isfinite(points).all():
+        raise ValueError("points must be finite, got NaN or infinite ones")
+    points = points.astype(float)
+    if points.shape[1] > 2 and len(points):
+        centred = points - points.mean(0)
+        axes = np.linalg.svd(centred, full_matrices=False)[2][:2]
+        largest = np.abs(axes).argmax(1, keepdims=True)
+        points = centred @ (axes * np.sign(np.take_along_axis(axes, largest, 1))).T  # else ± would be chance
+    place = np.zeros((len(points), 2))
+    place[:, : points.shape[1]] = points[:, :2]
+    return place
+
+
+def _springs(n: int, ends: NDArray[Any], weight: NDArray[Any]) -> NDArray[Any]:
+    """Places [n, 2] that springs along the edges find, the same ones each time."""
+    import networkx as nx
+
+    graph = nx.Graph()
+    graph.add_nodes_from(range(n))
+    pull = weight / weight.max(initial=1e-30)
+    graph.add_weighted_edges_from((*pair, p) for pair, p in zip(ends.tolist(), pull.tolist(), strict=True))
+    place = nx.spring_layout(graph, seed=0)
+    return np.array([place[i] for i in range(n)]).reshape(n, 2)
+
+
+def _arcs(place: NDArray[Any], ends: NDArray[Any]) -> NDArray[Any]:
+    """Arcs [m, 30, 2] over a line of elements, the wider the higher; one as wide as the line has height 1."""
+    left, right = place[ends[:, :1], 0], place[ends[:, 1:], 0]
+    angle = np.linspace(0, np.pi, 30)
+    height = np.sqrt(np.abs(right - left) / (np.ptp(place[:, 0]) or 1 if len(ends) else 1))
+    x = (left + right) / 2 - (right - left) / 2 * np.cos(angle)
+    return np.stack([x, height * np.sin(angle)], axis=-1)
+
+
+def _scatter_groups(ax: Axes, place: NDArray[Any], labels: NDArray[Any], style: dict[str, Any]) -> None:
+    groups, first, counts = np.unique(labels, return_index=True, return_counts=True)
+    large = np.lexsort((first, -counts))[:10]  # of equal ones, those that appear first
+    rest = ~np.isin(labels, groups[large])
+    x, y = place.T
+    ax.scatter(x[rest], y[rest], color="0.75", **style)
+    for number, group in enumerate(large[np.argsort(first[large])]):
+        own = labels == groups[group]
+        ax.scatter(x[own], y[own], color=f"C{number}", label=str(groups[group]), **style)
+    if 1 < len(groups) <= 10:
+        size = (60 / style["s"]) ** 0.5
+        ax.legend(frameon=False, markerscale=size, loc="center left", bbox_to_anchor=(1, 0.5))

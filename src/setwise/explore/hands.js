@@ -1,0 +1,98 @@
+// Pointers, wheel and keys on the graph. `acts` says what they do: hover, pin, step.
+
+function handleGraph(view, acts) {
+  const canvas = view.overlay;
+  const pointers = new Map();
+  let moved = 0;
+  const place = (event) => {
+    const box = canvas.getBoundingClientRect();
+    return [event.clientX - box.left, event.clientY - box.top];
+  };
+
+  canvas.addEventListener("pointerdown", (event) => {
+    canvas.setPointerCapture(event.pointerId);
+    pointers.set(event.pointerId, place(event));
+    if (pointers.size === 1) moved = 0;
+  });
+
+  canvas.addEventListener("pointermove", (event) => {
+    const [x, y] = place(event);
+    const before = pointers.get(event.pointerId);
+    if (!before) {
+      acts.hover(view.hit(x, y), x, y);
+      return;
+    }
+    const [across, down] = [x - before[0], y - before[1]];
+    moved += Math.hypot(across, down);
+    if (pointers.size === 2) pinch(event, before, [x, y]);
+    else if (moved > 4) drag(event, across, down);
+    pointers.set(event.pointerId, [x, y]);
+  });
+
+  function drag(event, across, down) {
+    acts.hover(null);
+    if (view.solid && !event.shiftKey) view.turn(-across * 0.01, down * 0.01);
+    else view.pan(across, down);
+  }
+
+  function pinch(event, before, now) {
+    const [other] = [...pointers].filter(([id]) => id !== event.pointerId).map(([, at]) => at);
+    const far = (at) => Math.hypot(at[0] - other[0], at[1] - other[1]);
+    view.zoomBy(far(now) / Math.max(far(before), 1), (now[0] + other[0]) / 2, (now[1] + other[1]) / 2);
+    view.pan((now[0] - before[0]) / 2, (now[1] - before[1]) / 2);
+  }
+
+  for (const end of ["pointerup", "pointercancel"]) {
+    canvas.addEventListener(end, (event) => {
+      const [x, y] = place(event);
+      if (end === "pointerup" && pointers.size === 1 && moved <= 4) acts.pin(view.hit(x, y));
+      pointers.delete(event.pointerId);
+    });
+  }
+  canvas.addEventListener("pointerleave", () => acts.hover(null));
+  handleWheel(view, acts, canvas, place);
+  canvas.addEventListener("keydown", (event) => {
+    if (handleKey(view, acts, event)) event.preventDefault();
+  });
+}
+
+/** The wheel zooms, but a page that is being scrolled goes on scrolling, and so it does where zooming out ends. */
+function handleWheel(view, acts, canvas, place) {
+  let last = -Infinity;
+  let ours = false;
+  addEventListener(
+    "wheel",
+    (event) => {
+      if (event.timeStamp - last > 250) ours = event.target === canvas;
+      last = event.timeStamp;
+      if (!ours || event.target !== canvas) return;
+      const step = event.deltaY * (event.deltaMode === 1 ? 30 : 1);
+      const zoomed = view.zoomBy(Math.exp(-clamp(step, -200, 200) * 0.0025), ...place(event));
+      if (zoomed) acts.hover(null); // what was under the pointer has moved
+      if (zoomed || step < 0 || event.ctrlKey) event.preventDefault();
+      else ours = false;
+    },
+    { passive: false },
+  );
+}
+
+const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+/** Arrows turn a cloud and step between the elements of all else; with Shift it is the other way round. */
+function handleKey(view, acts, event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return false;
+  const direction = DIRECTIONS[event.key];
+  if (direction) {
+    const [across, down] = direction;
+    if (view.solid !== event.shiftKey) {
+      if (view.solid) view.turn(-across * 0.15, down * 0.15);
+      else view.pan(-across * 40, -down * 40);
+    } else acts.step(across, down);
+    return true;
+  }
+  if (event.key === "+" || event.key === "=") view.zoomBy(FACTOR);
+  else if (event.key === "-") view.zoomBy(1 / FACTOR);
+  else if (event.key === "0") view.resetView();
+  else return false;
+  return true;
+}
