@@ -7,6 +7,8 @@ set can cost.
 
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -46,12 +48,13 @@ def main() -> None:
         folder = Path(name)
         clf.save(folder / "model.safetensors")
         np.savez(folder / "data.npz", values=values, ptr=ptr)
+        ways: dict[str, tuple[int, Callable[[], None]]] = {
+            "command": (SETS, partial(by_command, folder)),
+            "estimator": (SAMPLE, by_estimator),
+            "network": (SAMPLE, by_network),
+        }
         for _ in range(ROUNDS + 1):
-            for what, count, work in (
-                ("command", SETS, lambda: by_command(folder)),
-                ("estimator", SAMPLE, by_estimator),
-                ("network", SAMPLE, by_network),
-            ):
+            for what, (count, work) in ways.items():
                 start = time.perf_counter()
                 work()
                 rates[what].append(count / (time.perf_counter() - start))

@@ -118,7 +118,7 @@ def test_its_numbers_travel_with_the_state(framed):
     [
         ({"std": torch.ones(2)}, r"mean and std must be one a feature, got \[3\] and \[2\]"),
         ({"mean": torch.tensor([0.0, torch.nan, 0.0])}, "mean and std must be finite"),
-        ({"out_std": torch.tensor([1.0, -1.0])}, "out_mean and out_std must be finite, and out_std not negative"),
+        ({"out_std": torch.tensor([1.0, -1.0])}, "must be finite, and out_std not negative"),
         ({"out_std": None}, "belong together, got out_mean alone"),
         ({"out_mean": None}, "belong together, got out_std alone"),
     ],

@@ -94,7 +94,7 @@ def test_the_network_has_the_parts_that_were_asked_for():
     assert len(network.blocks) == 2
     assert network(torch.randn(4, 5, 3)).shape == (4, 2)
     assert network.head.linear.in_features == 16
-    with pytest.raises(ValueError, match="pool must be one of .*'gated'.* got 'median'"):
+    with pytest.raises(ValueError, match=r"pool must be one of .*'gated'.* got 'median'"):
         build_network(3, 2, pool="mean+median")
 
 

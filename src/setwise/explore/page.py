@@ -160,13 +160,13 @@ def _check(shown: ShownSet) -> None:
     for name, part in parts.items():
         if part is not None and len(part) != n:
             raise ValueError(f"{name} {where} must be one for each of the {n} elements, got {len(part)}")
-    for name, pixels, grey in (("images", shown.images, 3), ("background", shown.background, 2)):
-        if pixels is None:
-            continue
-        if pixels.dtype != np.uint8:
+    for name, pixels in (("images", shown.images), ("background", shown.background)):
+        if pixels is not None and pixels.dtype != np.uint8:
             raise ValueError(f"{name} {where} must be bytes, uint8, got {pixels.dtype}")
-        if pixels.ndim != grey and not (pixels.ndim == grey + 1 and pixels.shape[-1] == 3):
-            raise ValueError(f"{name} {where} must be grey or have three colours, got {list(pixels.shape)}")
+    if shown.images is not None and shown.images.shape[3:] not in ((), (3,)):
+        raise ValueError(f"images {where} must be [n, h, w] or [n, h, w, 3], got {list(shown.images.shape)}")
+    if shown.background is not None and shown.background.shape[2:] != (3,):
+        raise ValueError(f"background {where} must be [h, w, 3], got {list(shown.background.shape)}")
     if shown.kind == "images" and shown.images is None:
         raise ValueError(f"images {where} are missing, which its kind 'images' needs")
     if shown.kind == "patches" and not shown.patch:
