@@ -5,7 +5,10 @@ from collections.abc import Iterator
 
 from jaxtyping import config, install_import_hook
 
-CHECKED = ["setwise.functional", "setwise.sets", "setwise.tasks", "setwise.nn", "setwise.data"]
+CHECKED = [
+    *("setwise.functional", "setwise.sets", "setwise.ragged", "setwise.tasks", "setwise.nn", "setwise.data"),
+    *("setwise.learning", "setwise.graphs", "setwise.explore"),
+]
 install_import_hook(CHECKED, "beartype.beartype")
 
 os.environ.setdefault("MPLBACKEND", "Agg")

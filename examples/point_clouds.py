@@ -1,7 +1,7 @@
 """Tell solids by points on their surface, and see them as the model does.
 
 Boxes, cones, cylinders, spheres and tori of random proportions are made on the spot, each a set of points in
-any order. A classifier learns to tell them, by some of the points at a time; the table shows what it takes for
+any order. A classifier learns them, from some of the points at a time; the table shows what it takes for
 what, the picture whom one point of each solid listens to (bright: much) in the latent graph.
 
     python examples/point_clouds.py --out shapes.png

@@ -276,12 +276,12 @@ def _splits(
             f"expected enough sets to train and to test on, but {why}; 0 folds do without a test"
         )
     if holdout is not None:
-        tested = f"on {holdout:.0%} of the sets, held out; ± is a standard error over {RESAMPLES} resamples"
         if known.groups is None:
             split = train_test_split(everything, test_size=holdout, random_state=seed, stratify=classes)
         else:
             shuffle = GroupShuffleSplit(1, test_size=holdout, random_state=seed)
             split = next(shuffle.split(everything, groups=known.groups))
+        tested = f"on {len(split[1])} sets, held out; ± is a standard error over {RESAMPLES} resamples"
         return [(split[0], split[1])], tested, ()
     notes = (f"{most} folds instead of {folds}, as {why}",) if most < folds else ()
     fold = stratified_folds(classes, min(folds, most), seed=seed, groups=known.groups).numpy()
