@@ -7,7 +7,7 @@ from jaxtyping import config, install_import_hook
 
 CHECKED = [
     *("setwise.functional", "setwise.sets", "setwise.ragged", "setwise.tasks", "setwise.nn", "setwise.data"),
-    *("setwise.learning", "setwise.graphs", "setwise.explore"),
+    *("setwise.learning", "setwise.explore"),
 ]
 install_import_hook(CHECKED, "beartype.beartype")
 
