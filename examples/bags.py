@@ -57,7 +57,7 @@ def tested(X: list[np.ndarray], y: np.ndarray, epochs: int) -> tuple[Table, sw.S
     floor = make_pipeline(StandardScaler(), LogisticRegression())
     rows = []
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
-    for train, test in track(list(folds.split(means, y)), description="folds"):
+    for train, test in track(list(folds.split(means, y)), description="folds", console=Console(stderr=True)):
         clf = sw.SetClassifier(  # gated attention says where it looks
             pool="gated", block="residual", max_epochs=epochs, lr=3e-3, random_state=0
         )

@@ -12,7 +12,17 @@ import setwise
 SOURCE = Path(setwise.__file__).parent
 # From the bottom up: a module imports only from the layers before its own.
 LAYERS = [
-    ["config", "files", "memory", "randomness", "functional", "progress", "nn.convpool", "nn.modes"],
+    [
+        "config",
+        "files",
+        "memory",
+        "randomness",
+        "functional",
+        "progress",
+        "sheets",
+        "nn.convpool",
+        "nn.modes",
+    ],
     [
         "sets",
         "nn.dense",
@@ -52,7 +62,7 @@ LAYERS = [
     ["experiments"],
     ["experiments.runner", "experiments.report"],
     ["explore.parts", "explore.trained", "practice"],
-    ["explore.judged"],
+    ["explore.judged", "using"],
     ["explore.*"],
     ["explore"],
     ["cli"],

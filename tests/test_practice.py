@@ -18,12 +18,14 @@ from sklearn.metrics import r2_score, roc_auc_score
 from sklearn.model_selection import train_test_split
 
 import setwise
-from setwise import cli, practice
+from setwise import cli, practice, using
 from setwise.data.folds import stratified_folds
 from setwise.data.reading import Labelled, read_sets
 from setwise.estimators import SetClassifier, SetRegressor, load
-from setwise.practice import choose_task, export_file, fit_model, inspect_file, predict_file
+from setwise.practice import choose_task, fit_model
 from setwise.ragged import Sets
+from setwise.sheets import Sheet
+from setwise.using import export_file, inspect_file, predict_file
 from tests.test_bags import exactly
 from tests.test_cli import setwise as command
 
@@ -264,8 +266,8 @@ def test_too_little_to_test_on(labels: list[Any], groups: list[str] | None, task
 
 
 def test_a_score_that_some_folds_cannot_have() -> None:
-    assert practice._measured(np.array([1.0, 1.0]), np.array([1.0, 2.0])) == {"mean absolute error": 0.5}
-    assert practice._measured(np.array(["a", "a"]), np.array(["a", "b"]), np.zeros(2)) == {"accuracy": 0.5}
+    assert practice.measured(np.array([1.0, 1.0]), np.array([1.0, 2.0])) == {"mean absolute error": 0.5}
+    assert practice.measured(np.array(["a", "a"]), np.array(["a", "b"]), np.zeros(2)) == {"accuracy": 0.5}
     folds = [
         {"scores": {"a": 1.0}, "trivial": {"a": 0.5}},
         {"scores": {"a": 0.0, "b": 0.25}, "trivial": {"a": 0.0, "b": 0.5}},
@@ -500,7 +502,7 @@ def test_files_for_predictions(tmp_path: Path, cells: Path, model: Path) -> None
 # Looking inside
 
 
-def facts(sheet: practice.Sheet) -> dict[str, str]:
+def facts(sheet: Sheet) -> dict[str, str]:
     return {row[0]: row[1] for row in sheet.rows}
 
 
@@ -554,15 +556,9 @@ def test_sets_that_are_not_there(cells: Path, model: Path) -> None:
         inspect_file(model, cells, k=0)
 
 
-def test_large_sets_are_not_taken_apart(cells: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(practice, "ONE_BY_ONE", 5)
-    assert len(inspect_file(model, cells, set_id="s3")) == 2
-    assert len(inspect_file(model, cells, set_id="s2")) == 3
-
-
 def test_labels_are_printed_as_they_are() -> None:
     console = Console(width=40, file=io.StringIO())
-    console.print(practice.Sheet("[red]set[/red]", ("[x]",), (("[/y]",), ("a" * 50,))))
+    console.print(Sheet("[red]set[/red]", ("[x]",), (("[/y]",), ("a" * 50,))))
     said = console.file.getvalue()
     assert "[red]set[/red]" in said
     assert "[x]" in said
@@ -694,13 +690,13 @@ def test_what_a_command_says_when_it_is_stopped(
     def mistaken(*_: object, **__: object) -> None:
         raise TypeError("X must be an array of numbers, got str")
 
-    for name in ("fit_model", "predict_file"):
-        monkeypatch.setattr(practice, name, interrupt)
+    monkeypatch.setattr(practice, "fit_model", interrupt)
+    monkeypatch.setattr(using, "predict_file", interrupt)
     command("fit", "a.csv", expect=130)
     assert capsys.readouterr().err == "setwise: interrupted; --resume goes on after the last finished fold\n"
     command("predict", "m", "a.csv", expect=130)
     assert capsys.readouterr().err == "setwise: interrupted\n"
-    monkeypatch.setattr(practice, "predict_file", mistaken)
+    monkeypatch.setattr(using, "predict_file", mistaken)
     command("predict", "m", "a.csv", expect=2)
     assert capsys.readouterr().err == "setwise: X must be an array of numbers, got str\n"
 
@@ -715,7 +711,7 @@ def test_explore_and_export_pass_on_what_they_are_told(
     command("explore", "m", "a.npz", "--name", "fox", "--sets", "3", "-o", "x.html")
     options = {"sets": 3, "seed": 0, "set_column": "set", "label_column": "label", "name": "fox"}
     assert given == [((Path("m"), Path("a.npz"), Path("x.html")), options)]
-    monkeypatch.setattr(practice, "export_file", lambda *words: words)
+    monkeypatch.setattr(using, "export_file", lambda *words: words)
     capsys.readouterr()
     command("export", "m", "-o", "x.pt2")
     assert capsys.readouterr().out == f"{(Path('m'), Path('x.pt2'))}\n"

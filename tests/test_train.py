@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import setwise as sw
 from setwise.progress import Silent
-from setwise.train import CHECKPOINT, METRICS, Batch, History, load_checkpoint, outputs
+from setwise.train import CHECKPOINT, METRICS, Batch, History, load_checkpoint, outputs, trained_weights
 
 ROOT = Path(__file__).parent.parent
 
@@ -621,6 +621,19 @@ def test_a_patient_run_resumes_bit_for_bit_and_a_finished_one_stays(tmp_path: Pa
     finished = model()
     assert patient(finished, folder=tmp_path, resume=True).steps == history.steps
     assert same(finished, whole)
+
+
+def test_a_checkpoint_tells_the_best_weights_where_they_were_looked_for(tmp_path: Path) -> None:
+    network = model()
+    patient(network, folder=tmp_path)
+    found = trained_weights(load_checkpoint(tmp_path / CHECKPOINT))
+    assert all(torch.equal(found[name], value) for name, value in network.state_dict().items())
+    assert not torch.equal(
+        found["head.linear.weight"], load_checkpoint(tmp_path / CHECKPOINT)["model"]["head.linear.weight"]
+    )
+    fit(network, sw.Training(steps=2), folder=tmp_path / "plain")
+    plain = load_checkpoint(tmp_path / "plain" / CHECKPOINT)
+    assert trained_weights(plain) is plain["model"]
 
 
 def test_patience_wants_something_to_watch() -> None:

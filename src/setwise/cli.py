@@ -177,9 +177,9 @@ def predict(
         out: File for the predictions, .csv, .parquet or .npz; - prints them.
         reading: Where things are in the data.
     """
-    from setwise import practice
+    from setwise import using
 
-    found = practice.predict_file(model, data, out, **reading.options())
+    found = using.predict_file(model, data, out, **reading.options())
     if out == Path("-"):
         print(found, file=sys.stderr)
     else:
@@ -202,9 +202,9 @@ def inspect(
         k: How many edges and elements to list.
         reading: Where things are in the data.
     """
-    from setwise import practice
+    from setwise import using
 
-    _print(*practice.inspect_file(model, data, set_id=set, k=k, **reading.options()))
+    _print(*using.inspect_file(model, data, set_id=set, k=k, **reading.options()))
 
 
 def export(model: Model, out: Out = Path("model.onnx")) -> None:
@@ -214,9 +214,9 @@ def export(model: Model, out: Out = Path("model.onnx")) -> None:
         model: File of the model.
         out: Where to, .onnx or .pt2.
     """
-    from setwise import practice
+    from setwise import using
 
-    print(practice.export_file(model, out), flush=True)
+    print(using.export_file(model, out), flush=True)
 
 
 def explore(

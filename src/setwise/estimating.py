@@ -26,7 +26,7 @@ from setwise.progress import Bar, Silent
 from setwise.ragged import Sets, is_flat
 from setwise.randomness import generator
 from setwise.tasks import Binary, Classes, Count, Labels, Regression
-from setwise.train import fit, outputs
+from setwise.train import fit, outputs, underflow_to_zero
 
 try:
     from sklearn.base import BaseEstimator
@@ -346,7 +346,8 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         column, sign = self._meant(sets, output)
         if method == "auto" and len(sets.values) > ONE_BY_ONE and not attends(network):
             method = "integrated-gradients"
-        values = sign * importance(network, inside, output=column, method=method)[0]
+        with underflow_to_zero():
+            values = sign * importance(network, inside, output=column, method=method)[0]
         return np.asarray(values.cpu().numpy(), dtype=np.float64)
 
     def _meant(self, sets: Sets, output: int | None) -> tuple[int, float]:

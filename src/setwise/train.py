@@ -320,6 +320,13 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
+def trained_weights(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
+    """The weights that a run came to: the best ones where it looked for them, else the last."""
+    best: dict[str, Tensor] = checkpoint.get("best", {}).get("weights", {})
+    last: dict[str, Tensor] = checkpoint["model"]
+    return best or last
+
+
 class _Log:
     """The metrics of a run: a JSON line an evaluation and, if wanted, TensorBoard events."""
 
@@ -332,7 +339,7 @@ class _Log:
                 raise ValueError("training.tensorboard needs a folder to write to, got none")
             return
         if step and self.path.exists():  # lines after the checkpoint will be written again
-            self.entries = _entries_until(self.path, step)
+            self.entries = entries_until(self.path, step)
         lines = "".join(json.dumps(entry) + "\n" for entry in self.entries)
         write_atomically(self.path, lines.encode())
         if tensorboard:
@@ -349,7 +356,8 @@ class _Log:
             self.board.flush()
 
 
-def _entries_until(path: Path, step: int) -> list[dict[str, float]]:
+def entries_until(path: Path, step: int) -> list[dict[str, float]]:
+    """The metrics that a run had written by a step."""
     entries = []
     for line in path.read_text(errors="replace").splitlines():
         try:

@@ -22,7 +22,7 @@ def load_results(folder: Path, experiment: type[Experiment]) -> list[dict[str, A
     results = []
     for path in sorted((folder / experiment.name).glob("*.json")):
         result = read_json(path)
-        if fault := _fault(result, experiment):
+        if fault := fault_of(result, experiment):
             raise ValueError(f"{path} is not a result of {experiment.name}: {fault}")
         results.append(result)
     if not results:
@@ -38,7 +38,7 @@ def by_data(results: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]
     return {name: [r for r in results if r["data"] == name] for name in names}
 
 
-def _fault(result: Any, experiment: type[Experiment]) -> str | None:
+def fault_of(result: Any, experiment: type[Experiment]) -> str | None:
     """What is wrong with a result, if anything."""
     if not isinstance(result, dict):
         return "it is not an object"
@@ -115,7 +115,7 @@ def table(
     groups: dict[tuple[int, Any, tuple[int, ...], str], list[Mapping[str, Any]]] = {}
     order = list(experiment.ROWS)
     for r in results:
-        steps = tuple(budget["steps"] for budget in _budgets(r))
+        steps = tuple(budget["steps"] for budget in budgets(r))
         key = (order.index(r["row"]), r[experiment.varied], steps, settings(r, experiment))
         groups.setdefault(key, []).append(r)
     headings = [
@@ -132,9 +132,9 @@ def table(
             spread(group, "accuracy"),
             _published(paper),
             *(spread(group, column) for column in experiment.COLUMNS),
-            " + ".join(f"{budget['steps']:,}" for budget in _budgets(group[0])),
-            f"{sum(budget['sets'] for budget in _budgets(group[0])):,}",
-            f"{fmean(sum(budget['seconds'] for budget in _budgets(r)) for r in group) / 60:.1f}",
+            " + ".join(f"{budget['steps']:,}" for budget in budgets(group[0])),
+            f"{sum(budget['sets'] for budget in budgets(group[0])):,}",
+            f"{fmean(sum(budget['seconds'] for budget in budgets(r)) for r in group) / 60:.1f}",
             _trials(group),
         ])  # fmt: skip
     return headings, lines
@@ -148,9 +148,9 @@ def _published(paper: tuple[float, float | None] | None) -> str:
     return f"{mean:.4f}" if deviation is None else f"{mean:.4f} ± {deviation:.4f}"
 
 
-def _budgets(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def budgets(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """What a result cost, after what the runs cost that it went on from."""
-    return [*(_budgets(result["start"]) if "start" in result else []), result["budget"]]
+    return [*(budgets(result["start"]) if "start" in result else []), result["budget"]]
 
 
 def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

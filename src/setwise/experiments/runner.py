@@ -18,7 +18,7 @@ from setwise.experiments.base import Experiment
 from setwise.experiments.configs import difference, filled
 from setwise.files import locked, read_json, write_json
 from setwise.progress import Bar, Silent
-from setwise.train import CHECKPOINT, History, fit, load_checkpoint
+from setwise.train import CHECKPOINT, History, fit, load_checkpoint, trained_weights
 
 
 def run(
@@ -197,7 +197,7 @@ def _finished(folder: Path, experiment: Experiment) -> dict[str, Any]:
 def _take_over(model: torch.nn.Module, folder: Path) -> None:
     """Give the model the weights of a finished training."""
     try:
-        model.load_state_dict(load_checkpoint(folder / CHECKPOINT)["model"])
+        model.load_state_dict(trained_weights(load_checkpoint(folder / CHECKPOINT)))
     except RuntimeError as error:
         raise ValueError(f"{folder} holds a run of another model than this row's") from error
 

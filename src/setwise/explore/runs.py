@@ -10,7 +10,7 @@ from torch import Tensor
 
 from setwise.experiments.base import Exhibit, Experiment
 from setwise.experiments.configs import settings
-from setwise.experiments.report import _budgets, load_results, table
+from setwise.experiments.report import budgets, load_results, table
 from setwise.explore.parts import (
     METHODS,
     NO_GRAPH,
@@ -29,7 +29,7 @@ from setwise.explore.trained import Run, Trial, read_run, trials
 from setwise.nn.blocks import SetDenoisingBlock
 from setwise.nn.models import DMPS
 from setwise.tasks import Binary, Classes, Count, Task
-from setwise.train import METRICS, _entries_until, underflow_to_zero
+from setwise.train import METRICS, entries_until, underflow_to_zero
 
 COUNTS = 40
 """Counts that a confusion matrix has a line for, whether they occur or not."""
@@ -161,7 +161,7 @@ def _facts(run: Run, trained: Sequence[Trial]) -> list[tuple[str, str]]:
 def _budget(run: Run, trained: Sequence[Trial]) -> str:
     if run.result is None:
         return f"{trained[-1].steps:,} of {run.experiment.training.steps:,} batches"
-    spent = _budgets(run.result)
+    spent = budgets(run.result)
     if not any(budget["steps"] for budget in spent):
         return "solved for at once"
     steps = " + ".join(f"{budget['steps']:,}" for budget in spent)
@@ -185,7 +185,7 @@ def _curves(run: Run) -> tuple[Curve, ...]:
     """Those of all folds."""
     paths = {name: run.folder / name / METRICS for name in run.experiment.trials(run.seed)}
     steps = run.experiment.training.steps
-    return curves({name: _entries_until(path, steps) for name, path in paths.items() if path.exists()})
+    return curves({name: entries_until(path, steps) for name, path in paths.items() if path.exists()})
 
 
 def _table(run: Run, results: Path | None) -> Table | None:

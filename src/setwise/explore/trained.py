@@ -16,11 +16,11 @@ from setwise.data.buckets import ElementBudgetSampler
 from setwise.experiments import EXPERIMENTS
 from setwise.experiments.base import Exhibit, Experiment
 from setwise.experiments.configs import filled
-from setwise.experiments.report import _fault
+from setwise.experiments.report import fault_of
 from setwise.files import read_json
 from setwise.randomness import generator
 from setwise.sets import SetBatch
-from setwise.train import CHECKPOINT, load_checkpoint, outputs
+from setwise.train import CHECKPOINT, load_checkpoint, outputs, trained_weights
 
 TESTED = 500
 """Test sets to count mistakes over, at most."""
@@ -79,7 +79,7 @@ def read_run(folder: Path) -> Run:
     if kind is None or known["row"] not in kind.ROWS or not known["seed"].isdecimal():
         expected = "expected a folder <experiment>/<row>/…_seed-<number>"
         raise ValueError(f"{folder} does not tell which run it holds: {expected}, got {'/'.join(names)}")
-    if result is not None and (fault := _fault(result, kind)):
+    if result is not None and (fault := fault_of(result, kind)):
         raise ValueError(f"{path} is not a result of {kind.name}: {fault}")
     experiment, data = _configured(kind, folder / "config.json")
     return Run(folder, experiment, known["row"], int(known["seed"]), data, result)
@@ -127,8 +127,7 @@ def _loaded(model: nn.Module, path: Path, run: Run) -> tuple[nn.Module, int]:
     """The model with the weights of a checkpoint, and how many batches it has been trained on."""
     state = load_checkpoint(path)
     try:
-        best = state["best"]["weights"] if "best" in state else None  # what patience goes back to in the end
-        model.load_state_dict(best or state["model"])
+        model.load_state_dict(trained_weights(state))
         return model, int(state["step"])
     except (KeyError, RuntimeError, TypeError) as error:
         raise ValueError(f"{path} does not hold weights of {run.row} of {run.experiment.name}") from error
