@@ -19,7 +19,7 @@ NAME = re.compile(r"(?<![`\[])`(?P<home>setwise\.|sw\.)?(?P<name>\w+)(?P<part>\.
 
 
 def with_links(text: str) -> str:
-    """The text with names of the library as links; those in small letters only with their home, as in `sw.fit`.
+    """The text with names of the library as links; small letters need their home, as in `sw.fit`.
 
     >>> with_links("a `DMPS`, `DMPS.build` and `sw.fit`, but `fit`")
     'a [`DMPS`][setwise.DMPS], [`DMPS.build`][setwise.DMPS.build] and [`sw.fit`][setwise.fit], but `fit`'

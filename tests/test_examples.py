@@ -44,14 +44,14 @@ def colours(image: np.ndarray) -> int:
 
 
 def test_bags(run) -> None:
-    told, image = run("bags.py", "--sets", "50", "--epochs", "15")
+    told, image = run("bags.py", "--sets", "60", "--epochs", "15")
     table = rows(told)
     assert list(table) == ["1", "2", "3", "4", "5", "mean"]
     folds = np.array([table[str(fold)] for fold in range(1, 6)], dtype=float)
     assert np.allclose(folds.mean(0), np.array(table["mean"], dtype=float), atol=1e-3)
     accuracy, auc, floor = folds.mean(0)
-    assert accuracy > 0.8 > 0.7 > floor
-    assert auc > 0.9
+    assert accuracy > 0.8 > 0.65 > floor
+    assert auc > 0.85
     found = float(re.search(r"count more than others in (\S+)% of all pairs", told)[1])
     assert found > 95  # the model was never told where the spots are
     assert colours(image) > 20
