@@ -36,6 +36,7 @@ def benchmarks() -> str:
     counting = read_json(RESULTS / "benchmarks" / "counting_step.json")
     points = read_json(RESULTS / "benchmarks" / "pointcloud_step.json")
     tissue = read_json(RESULTS / "benchmarks" / "histology_step.json")
+    command = read_json(RESULTS / "benchmarks" / "predicting.json")
     lines = [
         ["Training step / its matrix products alone", f"{dense['step_over_products']:.2f}"],
         ["Training step / plain `cdist → exp → softmax → matmul`", f"{dense['step_over_plain']:.2f}"],
@@ -49,6 +50,8 @@ def benchmarks() -> str:
             [f"Plain / our training step on 672 patches, threads: {threads}", f"{ratio:.2f}"]
             for threads, ratio in tissue["plain_over_ours_by_threads"].items()
         ),
+        ["`setwise predict`, sets a second / one set at a time", f"{command['command_over_estimator_loop']:.1f}"],
+        ["The same / one at a time by the bare network", f"{command['command_over_network_loop']:.1f}"],
     ]
     return markdown(["Ratio", "Measured"], lines)
 

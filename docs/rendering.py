@@ -10,30 +10,32 @@ from typing import Any
 
 import griffe
 
-import setwise
-
 ROOT = Path(__file__).parent.parent
-PUBLIC = set(setwise.__all__)
 FENCED = re.compile(r"^ *```.*?^ *```$", flags=re.DOTALL | re.MULTILINE)
-NAME = re.compile(r"(?<![`\[])`(?P<home>setwise\.|sw\.)?(?P<name>\w+)(?P<part>\.[a-z]\w*)?`(?![`\]])")
+NAME = re.compile(r"(?<![`\[])`([\w.]+)`(?![`\]])")
+REFERENCE = {
+    name
+    for page in (ROOT / "docs" / "api").glob("*.md")
+    for name in re.findall(r"^::: (\S+)", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+}
 
 
 def with_links(text: str) -> str:
-    """The text with names of the library as links; small letters need their home, as in `sw.fit`.
+    """The text with names that are in the reference as links; those in small letters need their module.
 
     >>> with_links("a `DMPS`, `DMPS.build` and `sw.fit`, but `fit`")
     'a [`DMPS`][setwise.DMPS], [`DMPS.build`][setwise.DMPS.build] and [`sw.fit`][setwise.fit], but `fit`'
     """
 
     def link(match: re.Match[str]) -> str:
-        name, part = match["name"], match["part"] or ""
-        if name not in PUBLIC or not (match["home"] or name[0].isupper()):
-            return match[0]
-        return f"[{match[0]}][setwise.{name}{part}]"
+        name = re.sub(r"^sw\.", "setwise.", match[1])
+        if name[0].isupper():
+            name = f"setwise.{name}"
+        known = {name, name.rpartition(".")[0]} & REFERENCE
+        return f"[{match[0]}][{name}]" if known else match[0]
 
-    kept = [match.span() for match in FENCED.finditer(text)]
     pieces, end = [], 0
-    for start, stop in [*kept, (len(text), len(text))]:
+    for start, stop in [*(block.span() for block in FENCED.finditer(text)), (len(text), len(text))]:
         pieces += [NAME.sub(link, text[end:start]), text[start:stop]]
         end = stop
     return "".join(pieces)
@@ -42,17 +44,8 @@ def with_links(text: str) -> str:
 def with_code_blocks(text: str) -> str:
     r"""The text with its doctests as blocks of code.
 
-    >>> print(with_code_blocks("Adds.\n\n>>> 1 + 1\n2\n>>> 2\n2\n\nEnd.").replace("`", "'"))
-    Adds.
-    <BLANKLINE>
-    '''pycon
-    >>> 1 + 1
-    2
-    >>> 2
-    2
-    '''
-    <BLANKLINE>
-    End.
+    >>> with_code_blocks("Adds.\n\n>>> 1 + 1\n2\n\nEnd.")
+    'Adds.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nEnd.'
     """
     paragraph = re.compile(r"^( *)>>> .*?(?=\n\s*\n|\Z)", flags=re.DOTALL | re.MULTILINE)
     return paragraph.sub(lambda match: f"{match[1]}```pycon\n{match[0]}\n{match[1]}```", text)
@@ -71,4 +64,4 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Change a page before it is rendered."""
     if page.file.src_uri == "changelog.md":
         markdown = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
-    return with_links(markdown)
+    return with_links(markdown.replace("```python\n>>>", "```pycon\n>>>"))

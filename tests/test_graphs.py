@@ -453,12 +453,19 @@ class TestRemark:
     def test_a_warning_where_there_is_no_relation_only(self) -> None:
         uniform = drawn(np.full((4, 4), 0.25))
         assert issubclass(NearUniformGraph, UserWarning)
-        with pytest.warns(NearUniformGraph, match=f"^{re.escape(uniform.remark())}$") as caught:
+        with pytest.warns(NearUniformGraph, match=f"^{re.escape(uniform.remark())}$"):
             uniform.warn_if_uniform()
-        assert caught[0].filename == __file__
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             softmax_of(np.kron(np.eye(2), np.ones((2, 2)))).warn_if_uniform()
+
+    def test_a_warning_points_to_who_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        levels: list[int] = []
+        monkeypatch.setattr(warnings, "warn", lambda text, kind, stacklevel: levels.append(stacklevel))
+        uniform = drawn(np.full((4, 4), 0.25))
+        uniform.warn_if_uniform()
+        uniform.warn_if_uniform(stacklevel=3)
+        assert levels == [2, 3]
 
 
 @pytest.mark.parametrize("kind", ["latent", "neighbours", "uniform"])

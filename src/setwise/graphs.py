@@ -249,7 +249,7 @@ class SetGraph:
             )
         hears = times.format(f"{ratio:.3g}")
         if np.isinf(ratio):
-            others = (self.weights > 0).sum(axis=1, where=_others(n)).mean()
+            others = np.sum(self.weights > 0, where=_others(n)) / n
             hears = f"an element hears {others:.1f} of {n - 1} others"
         sizes = sorted(np.bincount(self.clusters()).tolist(), reverse=True)
         found = "one cluster" if len(sizes) == 1 else f"{len(sizes)} clusters, the largest of {sizes[0]}"

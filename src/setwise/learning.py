@@ -23,7 +23,7 @@ SetTask = Binary | Labels | Classes | Count | Regression
 
 IN_A_BATCH = 2**15
 """Elements, padding included, of a training batch; of large sets it has fewer than were asked for."""
-AT_ONCE = 2**14
+AT_ONCE = 2**12
 """Elements, padding included, that are predicted for at once."""
 FEW_FEATURES = 32
 """Features of an element up to which an encoder needs no dropout."""

@@ -15,6 +15,7 @@ from setwise.data.reading import Labelled, pandas_with, read_sets
 from setwise.files import read_json, write_atomically
 from setwise.practice import beside, choose_task, measured
 from setwise.sheets import Sheet, few, lines, with_error
+from setwise.tasks import Labels
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,10 @@ def predict_file(model: Path | str, data: Path | str, out: Path | str = "-", **r
         raise ValueError(f"out must be a file .csv, .parquet or .npz, or -, got {out}")
     estimator = _load(model)
     known = _read_for(estimator, data, reading)
-    said, chances = estimator.predict(known.sets), None
+    chances = estimator.predict_proba(known.sets) if hasattr(estimator, "predict_proba") else None
+    said = estimator.predict(known.sets) if chances is None else _likeliest(estimator, chances)
     columns = {"set": np.array(known.ids), **_spread("prediction", said)}
-    if hasattr(estimator, "predict_proba"):
-        chances = estimator.predict_proba(known.sets)
+    if chances is not None:
         columns |= {f"p_{one}": chance for one, chance in zip(estimator.classes_, chances.T, strict=True)}
     if known.labels is not None:
         columns |= _spread("label", known.labels)
@@ -131,6 +132,13 @@ def _load(model: Path | str) -> Any:
 def _read_for(estimator: Any, data: Path | str, reading: Mapping[str, Any]) -> Labelled:
     names = getattr(estimator, "feature_names_in_", None)
     return read_sets(data, features=None if names is None else list(names), labels=False, **reading)
+
+
+def _likeliest(estimator: Any, chances: Any) -> Any:
+    """What a classifier predicts, from its probabilities: one pass over the sets is enough."""
+    if isinstance(estimator.task_, Labels):
+        return (chances > 0.5).astype(np.int64)
+    return estimator.classes_[chances.argmax(1)]
 
 
 def _spread(name: str, values: Any) -> dict[str, Any]:
