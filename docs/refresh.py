@@ -50,8 +50,13 @@ def benchmarks() -> str:
             [f"Plain / our training step on 672 patches, threads: {threads}", f"{ratio:.2f}"]
             for threads, ratio in tissue["plain_over_ours_by_threads"].items()
         ),
-        ["`setwise predict`, sets a second / one set at a time", f"{command['command_over_estimator_loop']:.1f}"],
-        ["The same / one at a time by the bare network", f"{command['command_over_network_loop']:.1f}"],
+        *(
+            [f"Sets a second of `setwise predict` / {what}", f"{command[f'command_over_{loop}_loop']:.1f}"]
+            for what, loop in {
+                "one set at a time": "estimator",
+                "one at a time by the bare network": "network",
+            }.items()
+        ),
     ]
     return markdown(["Ratio", "Measured"], lines)
 
