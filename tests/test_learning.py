@@ -1,8 +1,18 @@
+import math
+
 import pytest
 import torch
 
 from setwise import Binary, Classes, Regression
-from setwise.learning import IN_A_BATCH, PackedSets, TrainingBatches, Weighed, build_network, in_turn
+from setwise.learning import (
+    IN_A_BATCH,
+    PackedSets,
+    Softened,
+    TrainingBatches,
+    Weighed,
+    build_network,
+    in_turn,
+)
 
 
 def packed(*sizes: int) -> PackedSets:
@@ -89,7 +99,7 @@ def test_weights_count_as_repetition_does_whatever_the_batches(task):
 def test_the_network_has_the_parts_that_were_asked_for():
     network = build_network(3, 2, layers=(16, 8), dropout=0.25, pool="mean+gated", hidden=(4, 4), depth=2)
     kinds = [type(layer).__name__ for layer in network.encoder.layers]
-    assert kinds == ["Hardtanh", "Dense", "Dropout", "Dense", "Dropout"]
+    assert kinds == ["Softened", "Dense", "Dropout", "Dense", "Dropout"]
     assert network.encoder.layers[2].p == 0.25
     assert len(network.blocks) == 2
     assert network(torch.randn(4, 5, 3)).shape == (4, 2)
@@ -98,8 +108,13 @@ def test_the_network_has_the_parts_that_were_asked_for():
         build_network(3, 2, pool="mean+median")
 
 
-def test_outliers_end_at_five_deviations():
-    network = build_network(1, 1, layers=(8,), hidden=(4, 4), depth=1).eval()
-    one, far, farther = (network(torch.tensor([[[x], [0.0]]])) for x in (1.0, 5.0, 500.0))
-    assert torch.equal(far, farther)
-    assert not torch.equal(one, far)
+def test_outliers_are_drawn_in_and_not_lost():
+    soft = Softened()
+    x = torch.linspace(-50, 50, 1001, dtype=torch.float64)
+    y = soft(x)
+    assert torch.equal(y[x.abs() <= 5], x[x.abs() <= 5])
+    assert (y.diff() > 0).all()
+    assert y[-1].item() == pytest.approx(5 + math.log(46))
+    assert torch.equal(y, -soft(-x).flip(0).flip(0))
+    network = build_network(1, 1, layers=(8,), hidden=(4, 4), depth=1, soften=False)
+    assert [type(layer).__name__ for layer in network.encoder.layers] == ["Dense", "Dropout"]

@@ -45,6 +45,11 @@ def test_sets_are_taken_in_any_form(X):
     assert sets.dim == 2
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_of_the_older_kind_are_taken_too():
+    same(Sets.of(torch.nested.nested_tensor([torch.tensor(A), torch.tensor(B)])), A, B)
+
+
 def test_an_array_is_sets_of_one_size_and_may_have_a_mask():
     x = np.stack([A, A + 7])
     same(Sets.of(x), A, A + 7)

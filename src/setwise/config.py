@@ -34,8 +34,8 @@ class Training:
     clip: float | None = None
     """Largest norm of the gradient; none means no clipping."""
     patience: int | None = None
-    """Evaluations without a lower validation loss after which training ends, with the weights of the lowest;
-    none means to train to the end and keep the last."""
+    """Evaluations without a validation loss lower by 1e-4 after which training ends, with the weights of the
+    lowest; none means to train to the end and keep the last."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to train: on a GPU if there is one, or as told."""
     precision: Literal["32-true", "bf16-mixed", "64-true"] = "32-true"

@@ -25,6 +25,7 @@ from setwise.nn.modes import in_use
 from setwise.progress import Bar, Silent
 from setwise.ragged import Sets, is_flat
 from setwise.randomness import generator
+from setwise.sets import SetBatch
 from setwise.tasks import Binary, Classes, Count, Labels, Regression
 from setwise.train import fit, outputs, underflow_to_zero
 
@@ -48,6 +49,11 @@ Network = Callable[[int, int], nn.Module]
 WIDEST = 2**16
 ONE_BY_ONE = 1000
 """Elements of the largest set of which each is left out in turn."""
+
+ARCHITECTURE = (
+    *("block", "depth", "layers", "hidden", "pool", "graph", "dropout", "standardize", "network"),
+)
+"""Arguments that a network is built with, and cannot change afterwards."""
 
 TASKS: dict[str, type[SetTask]] = {
     task.__name__: task for task in (Binary, Labels, Classes, Count, Regression)
@@ -89,6 +95,7 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
     _flat: bool  # whether fit was given one table
     _width: int  # features of an element
     _out_dim: int
+    _built: dict[str, Any]  # the arguments that the network was built with
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from sets and their targets.
@@ -104,7 +111,9 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             again = self.warm_start and hasattr(self, "module_")
             sets, targets, weights = self._examples(X, y, sample_weight, reset=not again)
             seed = self._draw_seed()
-            if not again:
+            if again:
+                self._go_on()
+            else:
                 self._begin(sets, targets, seed)
             self._optimizer = None
             train, held_out = self._split(len(sets), targets, seed)
@@ -119,6 +128,8 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             sets, targets, weights = self._examples(X, y, sample_weight, reset=first)
             if first:
                 self._begin(sets, targets, self._draw_seed())
+            else:
+                self._go_on()
             if self._optimizer is None:
                 self._optimizer = torch.optim.Adam(
                     self.module_.network.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=True
@@ -138,6 +149,14 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
+
+    def _go_on(self) -> None:
+        """Train a copy of the network that is there, so that a failure does not spoil it."""
+        for name, built in self._built.items():
+            if name != "network" and getattr(self, name) != built:
+                found = f"{getattr(self, name)!r} after {built!r}"
+                raise ValueError(f"{name} must stay what it was for a network that goes on, got {found}")
+        self.module_, self._optimizer = copy.deepcopy((self.module_, self._optimizer))
 
     def _draw_seed(self) -> int:
         self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -198,6 +217,7 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         mean, std = sets.values.mean(0, dtype=np.float64), sets.values.std(0, dtype=np.float64)
         if not self.standardize:
             mean, std = np.zeros_like(mean), np.ones_like(std)
+        self._built = {name: copy.deepcopy(getattr(self, name)) for name in ARCHITECTURE}
         network = self._make_network(sets.dim, self._out_dim)
         initialize(network, generator("weights", seed))
         if isinstance(network, DMPS):
@@ -207,9 +227,10 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         )
         self._optimizer = None
         self.n_iter_, self.history_ = 0, []
+        batch, _ = next(in_turn(self._packed(sets[: min(len(sets), 64)])))
+        if self.network is not None:
+            _try_out(network, batch, self._out_dim)
         if isinstance(network, DMPS):
-            some = self._packed(sets[: min(len(sets), 64)])
-            batch, _ = next(in_turn(some))
             with in_use(network), suppress(ValueError):  # sets of one element have no distances
                 network.initialize_bandwidth(batch.x, batch.mask)
 
@@ -221,11 +242,12 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             out_dim,
             layers=_widths("layers", self.layers),
             hidden=_widths("hidden", self.hidden),
-            dropout=self.dropout,
+            dropout="auto" if self.dropout == "auto" else float(self.dropout),
             pool=self.pool,
             depth=self.depth,
             block=self.block,
             graph=self.graph,
+            soften=self.standardize,
         )
 
     def _packed(self, sets: Sets) -> PackedSets:
@@ -310,7 +332,7 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         sets = self._sets(X, reset=False)
         values = torch.from_numpy(sets.values)
         module = self.module_ if values.dtype == torch.float32 else copy.deepcopy(self.module_).double()
-        out, numbers = outputs(module, in_turn(PackedSets(values, torch.from_numpy(sets.ptr))))
+        out, numbers = outputs(_InUnits(module), in_turn(PackedSets(values, torch.from_numpy(sets.ptr))))
         return out[numbers.argsort()]
 
     def latent_graph(self, x: Any) -> SetGraph:
@@ -347,7 +369,10 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         if method == "auto" and len(sets.values) > ONE_BY_ONE and not attends(network):
             method = "integrated-gradients"
         with underflow_to_zero():
-            values = sign * importance(network, inside, output=column, method=method)[0]
+            values = importance(network, inside, output=column, method=method)[0]
+        if method == "attention" or (method == "auto" and attends(network)):
+            sign = 1.0  # it says where the model looks, not what that speaks for
+        values = sign * values
         return np.asarray(values.cpu().numpy(), dtype=np.float64)
 
     def _meant(self, sets: Sets, output: int | None) -> tuple[int, float]:
@@ -366,7 +391,7 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         check_is_fitted(self)
         if isinstance(x, Sets):
             sets = self._sets(x, reset=False)
-        elif self._width == 1 and np.ndim(x) == 1:
+        elif self._width == 1 and _is_row_of_numbers(x):
             sets = self._sets([np.reshape(x, (-1, 1))], reset=False)
         else:
             sets = self._sets([x], reset=False)
@@ -381,15 +406,14 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             path: of the file, ``.safetensors`` by custom.
         """
         check_is_fitted(self)
-        params = self.get_params(deep=False) | {"network": None}
+        params = self.get_params(deep=False) | self._built | {"network": None}
+        params |= {"class_weight": None} if "class_weight" in params else {}  # it has other keys than JSON's
         if not isinstance(params["random_state"], Integral | None):
             params["random_state"] = None
-        if isinstance(params.get("class_weight"), Mapping):
-            params["class_weight"] = [[plain(key), float(w)] for key, w in params["class_weight"].items()]
         description = {
             "estimator": type(self).__name__,
             "params": {name: plain(value) for name, value in params.items()},
-            "own_network": self.network is not None,
+            "own_network": self._built["network"] is not None,
             "task": type(self.task_).__name__,
             "in_dim": self._width,
             "out_dim": self._out_dim,
@@ -413,8 +437,12 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         self._width, self._out_dim = int(description["in_dim"]), int(description["out_dim"])
         self._flat, self._seed = bool(description["flat"]), int(description["seed"])
         self.n_features_in_ = int(description["n_features_in"])
+        if not self._flat and self.n_features_in_ != self._width:
+            raise ValueError(f"it describes {self.n_features_in_} features, but takes {self._width}")
         if (names := description["feature_names_in"]) is not None:
-            self.feature_names_in_ = np.array(names, dtype=object)
+            if not isinstance(names, list) or len(names) != self.n_features_in_:
+                raise ValueError(f"it must name {self.n_features_in_} features, or none")
+            self.feature_names_in_ = np.array(list(map(str, names)), dtype=object)
         self.n_iter_, self.history_ = int(description["n_iter"]), list(description["history"])
         self.task_ = TASKS[description["task"]]()
         self._optimizer = None
@@ -422,6 +450,7 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         for name in ("layers", "hidden"):
             setattr(self, name, tuple(getattr(self, name)))
         self._validate_params()
+        self._built = {name: getattr(self, name) for name in ARCHITECTURE}
         self._refuse_larger(state)
         units = {name: torch.zeros(self._out_dim) for name in ("out_mean", "out_std") if name in state}
         frame = Framed(
@@ -435,17 +464,31 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             if name in expected and value.dtype != expected[name].dtype:
                 raise ValueError(f"{name} must be {expected[name].dtype}, got {value.dtype}")
         frame.load_state_dict(state)
+        if not all(value.isfinite().all() for value in state.values()):
+            raise ValueError("it holds numbers that are not finite")
         self.module_ = frame
 
     def _refuse_larger(self, state: Mapping[str, Tensor]) -> None:
         """Build nothing that is larger than what the file holds: a description is soon written."""
         held = sum(value.numel() for value in state.values())
-        if max(self.depth, len(self.layers), len(self.hidden)) > len(state):
+        parts = self.pool.count("+")
+        if max(self.depth, len(self.layers), len(self.hidden), parts) > len(state):
             raise ValueError("it describes more layers than it holds")
         chain = (self._width, *self.layers, *self.hidden)
         sizes = [i * o for i, o in (*pairwise(chain), (self.layers[-1], self._out_dim))]
         if self.network is None and max(sizes) > held:
             raise ValueError(f"it describes a layer of {max(sizes)} weights, but holds {held} in all")
+
+
+class _InUnits(nn.Module):
+    """A framed network whose outputs are in double precision, as large targets that vary little need it."""
+
+    def __init__(self, framed: Framed) -> None:
+        super().__init__()
+        self.framed = framed
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        return self.framed.in_units(self.framed.network(self.framed.standardized(x), mask))
 
 
 def _network_of(make: Network, in_dim: int, out_dim: int) -> nn.Module:
@@ -456,11 +499,31 @@ def _network_of(make: Network, in_dim: int, out_dim: int) -> nn.Module:
     return network
 
 
+def _try_out(network: nn.Module, batch: SetBatch, out_dim: int) -> None:
+    """Refuse a network of the user's that does not do what it must, before it is trained."""
+    try:
+        with in_use(network), torch.no_grad():
+            shape = list(network(batch.x, batch.mask).shape)
+    except Exception as error:  # it may fail in any way
+        raise TypeError(
+            f"network must make a module that takes (x [b, n, d], mask [b, n]): {error}"
+        ) from error
+    if shape != [len(batch), out_dim]:
+        raise ValueError(f"network must give {out_dim} outputs for each of {len(batch)} sets, got {shape}")
+
+
 def _widths(name: str, given: Any) -> tuple[int, ...]:
     widths = tuple(given)
     if not widths or not all(isinstance(width, Integral) and 1 <= int(width) <= WIDEST for width in widths):
         raise ValueError(f"{name} must be one or more widths from 1 to {WIDEST}, got {given!r}")
     return tuple(map(int, widths))
+
+
+def _is_row_of_numbers(x: Any) -> bool:
+    try:
+        return np.ndim(x) == 1 and np.asarray(x).dtype.kind != "O"
+    except Exception:  # objects fail in any way they like
+        return False
 
 
 def checked_targets(y: Any, estimator: Any, dtype: Any = None) -> np.ndarray:

@@ -20,6 +20,9 @@ from setwise.nn.models import DMPS
 from setwise.ragged import LARGEST, Sets
 from setwise.tasks import Binary, Classes, Count, Labels, Regression
 
+LONGEST_NAME = 2**16
+"""Bytes of the name of a class in a file."""
+
 
 class SetClassifier(ClassifierMixin, SetEstimator):  # type: ignore[misc]
     """Classify sets: two classes, many, or several labels at a time.
@@ -39,7 +42,8 @@ class SetClassifier(ClassifierMixin, SetEstimator):  # type: ignore[misc]
         network: ``(in_dim, out_dim) → module`` instead of all of the above.
         dropout: share of each layer of the encoder that is left out at random in training; ``"auto"`` is one
             half where elements have more than 32 features, else nothing.
-        standardize: whether to bring features to standard units.
+        standardize: whether to bring features to standard units over all elements; those beyond five standard
+            deviations then grow by their logarithm only.
         max_epochs: passes over the sets.
         batch_size: sets in a batch.
         max_elements: at most so many elements of a set at a time in training, drawn at random.
@@ -135,6 +139,10 @@ class SetClassifier(ClassifierMixin, SetEstimator):  # type: ignore[misc]
             classes: all that will ever come; needed the first time, unless y has them all.
             sample_weight: how much each set counts.
         """
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' needs all sets at once, as fit has them: give weights by class"
+            )
         if classes is not None:
             known = np.unique(classes)
             if not hasattr(self, "module_"):
@@ -219,17 +227,29 @@ class SetClassifier(ClassifierMixin, SetEstimator):  # type: ignore[misc]
         return (0, 1.0 if output else -1.0) if isinstance(self.task_, Binary) else (output, 1.0)
 
     def _described(self) -> dict[str, Any]:
-        return {"classes": plain(self.classes_), "classes_type": self.classes_.dtype.str}
+        weights = self.class_weight if isinstance(self.class_weight, list) else [self.class_weight]
+        return {
+            "classes": plain(self.classes_),
+            "classes_type": self.classes_.dtype.str,
+            "class_weights": [
+                [[plain(name), float(weight)] for name, weight in one.items()]
+                if isinstance(one, Mapping)
+                else one
+                for one in weights
+            ],
+        }
 
     def _restore(
         self, description: Mapping[str, Any], state: dict[str, Tensor], network: Network | None
     ) -> None:
         kind = np.dtype(description["classes_type"])
-        if kind.kind not in "biufUO":
-            raise ValueError(f"classes must be numbers or strings, got {kind}")
+        if kind.kind not in "biufUO" or kind.itemsize > LONGEST_NAME:
+            raise ValueError(f"classes must be numbers or names, got {kind}")
         self.classes_ = np.array(description["classes"], dtype=kind)
-        if isinstance(self.class_weight, list):
-            self.class_weight = dict(self.class_weight)
+        if len({str(name) for name in self.classes_}) != len(self.classes_):
+            raise ValueError("its classes must be different from each other")
+        weights = [dict(one) if isinstance(one, list) else one for one in description["class_weights"]]
+        self.class_weight = weights if len(weights) > 1 else weights[0]
         super()._restore(description, state, network)
         outs = {Binary: 2, Classes: self._out_dim, Labels: self._out_dim}
         if self.classes_.shape != (outs.get(type(self.task_)),):

@@ -28,7 +28,7 @@ AT_ONCE = 2**12
 FEW_FEATURES = 32
 """Features of an element up to which an encoder needs no dropout."""
 OUTLIER = 5.0
-"""Standard deviations at which a feature ends: what lies beyond is taken for that."""
+"""Standard deviations beyond which a feature grows by its logarithm only."""
 
 
 def build_network(
@@ -38,6 +38,7 @@ def build_network(
     layers: Sequence[int] = (128, 64),
     dropout: float | Literal["auto"] = "auto",
     pool: str = "mean",
+    soften: bool = True,
     **parts: Any,
 ) -> DMPS:
     """A DMPS for features in standard units: an encoder with dropout, blocks, and one pool or several.
@@ -48,6 +49,7 @@ def build_network(
         layers: widths of the encoder's layers.
         dropout: share of each layer that is left out at random in training; see `share_left_out`.
         pool: ``"mean"``, ``"max"``, ``"sum"``, ``"attention"``, ``"gated"``, or several joined by plus signs.
+        soften: whether to draw outliers in, see `Softened`.
         **parts: depth, block, graph and hidden of `DMPS.build`.
 
     >>> build_network(3, 2, layers=(8,), pool="mean+max", hidden=(8, 8), depth=1).head.linear.in_features
@@ -57,7 +59,7 @@ def build_network(
     share = share_left_out(in_dim) if dropout == "auto" else dropout
     encoder = MLP(in_dim, *layers)
     encoder.layers = nn.Sequential(
-        nn.Hardtanh(-OUTLIER, OUTLIER),
+        *([Softened()] if soften else []),
         *(part for layer in encoder.layers for part in (layer, nn.Dropout(share))),
     )
     known = pools(dim) | {"gated": lambda: GatedAttentionPool(dim)}
@@ -66,6 +68,21 @@ def build_network(
     model = DMPS.build(in_dim, out_dim, dim=dim, encoder=encoder, pool=joined, **parts)
     model.head = Dense(dim * len(chosen), out_dim, activation="identity")
     return model
+
+
+class Softened(nn.Module):
+    """Features within five standard deviations as they are; beyond, they grow by their logarithm.
+
+    A single value that is far out then neither drowns all others nor is lost.
+
+    >>> Softened()(torch.tensor([-2.0, 5.0, 6.0, -105.0]))
+    tensor([-2.0000,  5.0000,  5.6931, -9.6151])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Draw outliers in."""
+        beyond = (x.abs() - OUTLIER).clamp(min=0)
+        return x.clamp(-OUTLIER, OUTLIER) + x.sign() * beyond.log1p()
 
 
 def share_left_out(in_dim: int) -> float:

@@ -169,6 +169,8 @@ class Sets:
 
 def is_flat(X: Any) -> bool:
     """Whether X is one table, or should be one, rather than sets that are arrays themselves."""
+    if isinstance(X, Tensor) and X.is_nested:
+        return False
     if isinstance(X, list | tuple):
         return bool(X) and all(_is_row(row) for row in X)
     return (hasattr(X, "iloc") and hasattr(X, "columns")) or _dimensions(X) == 2 or _is_vector(X)

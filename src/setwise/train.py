@@ -33,6 +33,8 @@ Batches = Callable[[int], Batch]
 
 CHECKPOINT = "checkpoint.pt"
 METRICS = "metrics.jsonl"
+PROGRESS = 1e-4
+"""How much lower a validation loss must be for patience to begin anew."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +279,7 @@ class _Best:
     def __init__(self, model: nn.Module, patience: int) -> None:
         self.model = model
         self.patience = patience
-        self.loss = math.inf
+        self.loss = self.mark = math.inf
         self.since = 0
         self.weights: dict[str, Tensor] = {}
 
@@ -289,8 +291,10 @@ class _Best:
     def look(self, loss: float) -> None:
         """Take note of an evaluation."""
         self.since += 1
+        if loss < self.mark - PROGRESS:
+            self.mark, self.since = loss, 0
         if loss < self.loss:
-            self.loss, self.since = loss, 0
+            self.loss = loss
             self.weights = {name: value.clone() for name, value in self.model.state_dict().items()}
 
     def restore(self) -> None:
@@ -298,10 +302,11 @@ class _Best:
             self.model.load_state_dict(self.weights)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"loss": self.loss, "since": self.since, "weights": self.weights}
+        return {"loss": self.loss, "mark": self.mark, "since": self.since, "weights": self.weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.loss, self.since, self.weights = float(state["loss"]), int(state["since"]), state["weights"]
+        self.loss, self.mark = float(state["loss"]), float(state["mark"])
+        self.since, self.weights = int(state["since"]), state["weights"]
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

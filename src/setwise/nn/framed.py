@@ -80,10 +80,14 @@ class Framed(nn.Module):
     ) -> Float[Tensor, "b k"]:
         """Outputs in the units of the data, one row a set."""
         out: Tensor = self.network(self.standardized(x), mask)
+        return self.in_units(out).to(out.dtype)
+
+    def in_units(self, out: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
+        """What the network says in the units of the data, with all their digits: m + s · out."""
         if self.out_mean is None or self.out_std is None:
             return out
         if out.shape[-1] != len(self.out_mean):
             raise ValueError(
                 f"the network must have {len(self.out_mean)} outputs as out_mean has, got {list(out.shape)}"
             )
-        return (self.out_mean + self.out_std * out).to(out.dtype)
+        return self.out_mean + self.out_std * out
