@@ -7,7 +7,7 @@ from jaxtyping import config, install_import_hook
 
 CHECKED = [
     *("setwise.functional", "setwise.sets", "setwise.ragged", "setwise.tasks", "setwise.nn", "setwise.data"),
-    *("setwise.learning", "setwise.explore"),
+    *("setwise.learning", "setwise.explore.layout", "setwise.explore.page", "setwise.explore.story"),
 ]
 install_import_hook(CHECKED, "beartype.beartype")
 

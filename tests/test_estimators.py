@@ -361,7 +361,7 @@ def test_any_network_can_be_trained():
     wider = clone(clf).set_params(network=lambda i, o: network(i, o + 1))
     with pytest.raises(ValueError, match=r"network must give 1 outputs for each of \d+ sets, got \[\d+, 2\]"):
         wider.fit(X, Y)
-    with pytest.raises(TypeError, match=r"network must make a module that takes \(x \[b, n, d\], mask\)"):
+    with pytest.raises(TypeError, match=r"network must make a module that takes"):
         clone(clf).set_params(network=torch.nn.Linear).fit(X, Y)
     with pytest.raises(TypeError, match="network must make a torch module with parameters, got NoneType"):
         clf.set_params(network=lambda i, o: None).fit(X, Y)

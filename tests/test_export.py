@@ -325,3 +325,12 @@ def test_missing_packages_are_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(ModuleNotFoundError, match=r"the onnxscript package: pip install 'setwise\[export\]'"):
         to_onnx(DeepSets.build(3, 2), folder / "none", in_dim=3)
+
+
+@pytest.mark.parametrize("export", [to_onnx, to_torch_export])
+def test_an_estimator_is_told_where_its_module_is(export, tmp_path):
+    class Fitted:
+        module_ = None
+
+    with pytest.raises(TypeError, match="model must be a torch module, got Fitted: its module_ is one"):
+        export(Fitted(), tmp_path / "model", in_dim=3)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import setwise as sw
 from setwise import graphs as module
+from setwise import plots
 from setwise.explain import strongest
 from setwise.functional import top_k
 from setwise.graphs import Edge, NearUniformGraph, SetGraph
@@ -424,6 +425,7 @@ class TestRemark:
             .remark()
             .endswith("one by one. To its kernel none of them are alike (0.00 at most).")
         )
+        assert softmax_of(0.2 + 0.8 * np.eye(4)).remark().endswith("none of them are alike (0.20 at most).")
         assert drawn(np.full((4, 4), 0.25)).remark().endswith("by the elements one by one.")
 
     def test_of_a_graph_that_relates(self) -> None:
@@ -669,12 +671,16 @@ class TestDrawnEdges:
         assert list(edges_of(set_graph(W, points, edges=0))) == []
         assert len(edges_of(set_graph(W, points))) == 6
 
-    def test_no_more_than_three_an_element_and_3000(self) -> None:
-        generator = np.random.default_rng(0)
-        for n, least, most in ((60, 90, 180), (1500, 2000, 3000)):
-            W = generator.random((n, n))
-            drawn = set_graph(W, generator.random((n, 2))).collections[0].get_segments()
-            assert least <= len(drawn) <= most
+    def test_three_an_element_and_no_more_than_3000(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        counts: list[int] = []
+        edges = plots._strong_edges
+        monkeypatch.setattr(plots, "_strong_edges", lambda W, count: counts.append(count) or edges(W, count))
+        groups = np.kron(np.eye(275), np.full((4, 4), 1 / 4))
+        ax = set_graph(groups[:60, :60], np.random.default_rng(0).random((60, 2)))
+        assert len(edges_of(ax)) == 15 * 6  # all within the groups, none beyond
+        set_graph(groups, np.zeros((1100, 2)))
+        set_graph(groups, np.zeros((1100, 2)), edges=4000)
+        assert counts == [180, 3000, 4000]
 
     def test_the_stronger_the_darker(self) -> None:
         W = np.array([[0, 4, 3], [4, 0, 2], [3, 2, 0]])

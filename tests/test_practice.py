@@ -539,10 +539,12 @@ def test_what_a_model_sees_in_a_set(cells: Path, model: Path) -> None:
     assert found["probability"].startswith(f"[high]: {estimator.predict_proba(x)[0, 0]:.3g}, low: ")
     assert found["graph"] == graph.remark()
     assert found["energy"] == " → ".join(f"{e:.3g}" for e in graph.energies) + " over the blocks"
-    assert [row[:3] for row in edges.rows] == [(str(i), str(j), f"{w:.4g}") for i, j, w in graph.top_edges(2)]
+    assert [row[:3] for row in edges.rows] == [
+        (str(i + 1), str(j + 1), f"{w:.4g}") for i, j, w in graph.top_edges(2)
+    ]
     counts = estimator.element_importance(x)
     best = np.argsort(-np.abs(counts))[:2]
-    assert [row[:2] for row in elements.rows] == [(str(i), f"{counts[i]:+.3g}") for i in best]
+    assert [row[:2] for row in elements.rows] == [(str(i + 1), f"{counts[i]:+.3g}") for i in best]
     assert inspect_file(model, cells)[0].title == "set s0"
 
 
@@ -715,3 +717,16 @@ def test_explore_and_export_pass_on_what_they_are_told(
     capsys.readouterr()
     command("export", "m", "-o", "x.pt2")
     assert capsys.readouterr().out == f"{(Path('m'), Path('x.pt2'))}\n"
+
+
+def test_nothing_is_written_over_what_is_read(cells: Path, model: Path) -> None:
+    table, weights = cells.read_bytes(), model.read_bytes()
+    for work in (
+        lambda: predict_file(model, cells, cells),
+        lambda: fit_model(cells, cells, overwrite=True, settings=SMALL),
+    ):
+        with pytest.raises(ValueError, match="out must be another file than what is read"):
+            work()
+    with pytest.raises(ValueError, match="got -: a model cannot be printed"):
+        fit_model(cells, "-", settings=SMALL)
+    assert (cells.read_bytes(), model.read_bytes()) == (table, weights)

@@ -553,3 +553,10 @@ def test_what_tables_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missi
     sentence = f"reading tables needs the {missing} package: pip install 'setwise[tables]'"
     with pytest.raises(ModuleNotFoundError, match=exactly(sentence)):
         read_sets(tmp_path / f"a.{kind}")
+
+
+def test_labels_that_are_one_number_written_twice_stay_apart(tmp_path: Path) -> None:
+    for label in ("007", "7", "8"):
+        (tmp_path / label).mkdir()
+        np.save(tmp_path / label / "a.npy", np.ones((2, 3)))
+    assert read_sets(tmp_path).labels.tolist() == ["007", "7", "8"]

@@ -72,6 +72,7 @@ def to_onnx(
     for key, value in metadata.items():
         if not (isinstance(key, str) and isinstance(value, str)):
             raise TypeError(f"metadata must be text under names, got {key!r}: {value!r}")
+    _need_module(model)
     size = sum(tensor.nbytes for tensor in model.state_dict().values())
     if size >= LARGEST:
         raise ValueError(f"an ONNX file holds less than 2 GiB, got a model of {size / 2**30:.1f} GiB")
@@ -110,6 +111,7 @@ def to_torch_export(model: nn.Module, path: str | os.PathLike[str], *, in_dim: i
     >>> program.module()(torch.zeros(1, 40, 3), torch.ones(1, 40, dtype=torch.bool)).shape
     torch.Size([1, 2])
     """
+    _need_module(model)
     program, comparisons = _traced(model, in_dim)
     with _quiet(), _explained(model):
         torch.export.save(program, file := io.BytesIO())
@@ -127,6 +129,12 @@ class _Inside(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         out: Tensor = self.model(x, mask)
         return out
+
+
+def _need_module(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        hint = ": its module_ is one" if hasattr(model, "module_") else ""
+        raise TypeError(f"model must be a torch module, got {type(model).__name__}{hint}")
 
 
 def _traced(model: nn.Module, in_dim: int) -> tuple[ExportedProgram, list[Comparison]]:

@@ -29,6 +29,13 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
 
 
+def refuse_same(out: Path, *read: Path | None) -> None:
+    """Refuse to write over what is being read."""
+    for path in read:
+        if path is not None and path.exists() and out.exists() and out.samefile(path):
+            raise ValueError(f"out must be another file than what is read, got {out} for both")
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep a folder to oneself; the lock ends with the process, however that ends."""

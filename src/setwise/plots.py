@@ -413,7 +413,7 @@ def _strong_edges(W: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[An
     ends = np.unique(np.stack([np.minimum(i, j), np.maximum(i, j)], axis=-1), axis=0)
     weight = mean[ends[:, 0], ends[:, 1]]
     order = np.argsort(weight, kind="stable")
-    best = order[weight[order] > 0][-count:] if count else order[:0]
+    best = order[weight[order] > 0][-count:]
     return ends[best], weight[best], np.minimum(1.5 * (weight[best] - low) / (high or 1), 1)
 
 

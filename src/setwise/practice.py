@@ -16,7 +16,7 @@ import torch
 import setwise
 from setwise.data.reading import Labelled, read_sets
 from setwise.experiments.configs import difference
-from setwise.files import read_json, write_atomically, write_json
+from setwise.files import read_json, refuse_same, write_atomically, write_json
 from setwise.sheets import Sheet, few, lines, with_error
 
 Task = Literal["auto", "classify", "regress", "count"]
@@ -122,7 +122,7 @@ def fit_model(
         raise ValueError(f"seed must lie between 0 and 2^32, got {seed}")
     if threads is not None and threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
-    _need_free(out, overwrite=overwrite)
+    _need_free(out, data, overwrite=overwrite)
     if threads is not None:
         torch.set_num_threads(threads)
     known = read_sets(data, **reading)
@@ -364,8 +364,11 @@ def _digest(data: Path) -> str:
     return hashlib.sha256("\n".join(listing).encode()).hexdigest()
 
 
-def _need_free(out: Path, *, overwrite: bool) -> None:
+def _need_free(out: Path, data: Path, *, overwrite: bool) -> None:
     """Fail before the work, not after it."""
+    if out == Path("-"):
+        raise ValueError("out must be a file for the model, got -: a model cannot be printed")
+    refuse_same(out, data)
     if out.is_dir():
         raise IsADirectoryError(f"out must be a file for the model, got the folder {out}")
     if out.exists() and not overwrite:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from setwise.data.reading import Labelled, pandas_with, read_sets
-from setwise.files import read_json, write_atomically
+from setwise.files import read_json, refuse_same, write_atomically
 from setwise.practice import beside, choose_task, measured
 from setwise.sheets import Sheet, few, lines, with_error
 from setwise.tasks import Labels
@@ -43,6 +43,7 @@ def predict_file(model: Path | str, data: Path | str, out: Path | str = "-", **r
     out = Path(out)
     if out != Path("-") and out.suffix.lower() not in (".csv", ".parquet", ".npz"):
         raise ValueError(f"out must be a file .csv, .parquet or .npz, or -, got {out}")
+    refuse_same(out, Path(model), Path(data))
     estimator = _load(model)
     known = _read_for(estimator, data, reading)
     chances = estimator.predict_proba(known.sets) if hasattr(estimator, "predict_proba") else None
@@ -239,15 +240,16 @@ def _one_set(estimator: Any, known: Labelled, i: int, k: int) -> list[Sheet]:
     }
     alike = np.full((n, n), np.nan) if graph.kernel is None else graph.kernel
     edges = [
-        (f"{a}", f"{b}", f"{w:.4g}", f"{w * n:.3g}", f"{alike[a, b]:.3g}") for a, b, w in graph.top_edges(k)
+        (f"{a + 1}", f"{b + 1}", f"{w:.4g}", f"{w * n:.3g}", f"{alike[a, b]:.3g}")
+        for a, b, w in graph.top_edges(k)
     ]
     headings = ("element", "element", "mean weight", "× uniform", "kernel")
     sheets = [Sheet(f"set {known.ids[i]}", (), lines(facts))]
     if edges:
-        sheets.append(Sheet("strongest edges", headings, tuple(edges)))
+        sheets.append(Sheet("strongest edges, elements numbered from 1", headings, tuple(edges)))
     counts = estimator.element_importance(one)
     first = np.argsort(-np.abs(counts), kind="stable")[:k]
-    rows = [(f"{j}", f"{counts[j]:+.3g}", f"{clusters[j]}") for j in first]
-    title = "elements that count most for the prediction"
+    rows = [(f"{j + 1}", f"{counts[j]:+.3g}", f"{clusters[j]}") for j in first]
+    title = "elements that count most for the prediction, numbered from 1"
     sheets.append(Sheet(title, ("element", "importance", "cluster"), tuple(rows)))
     return sheets

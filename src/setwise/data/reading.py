@@ -411,13 +411,13 @@ def _stacked(folder: Path, arrays: Mapping[str, Any], columns: tuple[str, ...] |
 
 
 def _typed(labels: Sequence[str]) -> Shaped[np.ndarray, " b"]:
-    """Whole numbers if all are, else numbers if all are, else strings."""
+    """Whole numbers if all are, else numbers if all are, else strings, as where two names are one number."""
     for kind in (np.int64, np.float64):
         try:
             found = np.array([kind(label) for label in labels])
         except (ValueError, OverflowError):
             continue
-        if np.isfinite(found).all():
+        if np.isfinite(found).all() and len(np.unique(found)) == len(set(labels)):
             return found
     return np.array(labels, dtype=str)
 

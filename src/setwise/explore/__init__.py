@@ -37,6 +37,8 @@ def write_page(
         raise ValueError(f"sets must not be negative, got {sets}")
     if out.is_dir():
         raise IsADirectoryError(f"out must be a file for the page, got the folder {out}")
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"out must be a file .html, got {out}")
     _need_source(source)
     if source.is_dir():
         if data is not None:

@@ -43,8 +43,14 @@ def read_story(
     estimator = load(path)
     if data is None:
         return story(estimator, None, title=path.name)
+    names = getattr(estimator, "feature_names_in_", None)
     known = read_sets(
-        data, name=name, set_column=set_column, label_column=label_column, labels=label_column != "label"
+        data,
+        name=name,
+        set_column=set_column,
+        label_column=label_column,
+        labels=label_column != "label",
+        features=None if names is None else list(names),
     )
     told = story(estimator, known, title=path.name, sets=sets, seed=seed)
     return replace(told, facts=(("Data", data.name), *told.facts))
