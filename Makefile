@@ -65,7 +65,7 @@ docs: .venv/installed
 	$(BIN)/python -m docs.refresh
 
 site: .venv/installed
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open build/site/index.html"
 
 clean:
