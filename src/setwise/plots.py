@@ -414,7 +414,7 @@ def _strong_edges(W: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[An
     weight = mean[ends[:, 0], ends[:, 1]]
     order = np.argsort(weight, kind="stable")
     best = order[weight[order] > 0][-count:]
-    return ends[best], weight[best], np.minimum(1.5 * (weight[best] - low) / (high or 1), 1)
+    return ends[best], weight[best], np.minimum(1.5 * (weight[best] - low) / high, 1)
 
 
 def _plane(points: NDArray[Any]) -> NDArray[Any]:
