@@ -102,6 +102,8 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("bags.png"), help="picture (default: %(default)s)")
     options = parser.parse_args()
+    if options.sets < 20:
+        parser.error(f"--sets must be at least 20, got {options.sets}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
 
     if options.bags != "made":

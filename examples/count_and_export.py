@@ -72,6 +72,8 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=400, help="sets to train on (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("counting.png"), help="the model goes beside it")
     options = parser.parse_args()
+    if options.sets < 20:
+        parser.error(f"--sets must be at least 20, got {options.sets}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
 
     X, y = groups(options.sets, seed=0)

@@ -61,6 +61,8 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=80, help="solids of each kind (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("shapes.png"), help="picture (default: %(default)s)")
     options = parser.parse_args()
+    if options.sets < 8:
+        parser.error(f"--sets must be at least 8, got {options.sets}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
 
     X, y = shapes(options.sets)

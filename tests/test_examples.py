@@ -25,7 +25,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         monkeypatch.setattr(sys, "argv", [name, *arguments, "--out", str(picture)])
         runpy.run_path(str(FOLDER / name), run_name="__main__")
         told = capsys.readouterr().out
-        assert told.splitlines()[-1].replace("\n", "") == str(picture)
+        assert told.splitlines()[-1] == str(picture)
         return told, imread(picture)
 
     return run_example
@@ -98,6 +98,13 @@ def test_count_and_export(run, tmp_path: Path) -> None:
     x = np.zeros((1, 30, 2), dtype=np.float32)
     (out,) = session.run(["out"], {"x": x, "mask": np.ones((1, 30), dtype=bool)})
     assert np.exp(out.item()) == pytest.approx(1, abs=0.3)  # thirty times the same
+
+
+@pytest.mark.parametrize("name", ["bags.py", "point_clouds.py", "count_and_export.py"])
+def test_too_few_sets_are_refused(run, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(name, "--sets", "7")
+    assert "--sets must be at least" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("example", sorted(FOLDER.glob("*.py")), ids=lambda p: p.name)

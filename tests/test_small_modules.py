@@ -191,7 +191,8 @@ def test_results_on_record_are_valid() -> None:
 def test_the_defaults_are_those_that_are_documented() -> None:
     assert asdict(sw.Training()) == {
         "steps": 30_000, "optimizer": "adam", "lr": 1e-3, "weight_decay": 0.0, "schedule": "constant",
-        "plateau_factor": 0.9, "plateau_patience": 1, "warmup": 0, "clip": None, "precision": "32-true",
+        "plateau_factor": 0.9, "plateau_patience": 1, "warmup": 0, "clip": None, "patience": None,
+        "device": "auto", "precision": "32-true",
         "evaluations": 60, "checkpoint_seconds": 20.0, "tensorboard": False,
     }  # fmt: skip
 

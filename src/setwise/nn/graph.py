@@ -141,7 +141,7 @@ class GivenGraph(nn.Module):
             raise ValueError(f"adjacency must be [n, n] or [b, n, n], got {list(adjacency.shape)}")
         if not (adjacency.isfinite() & (adjacency >= 0)).all():
             raise ValueError("adjacency must hold finite, non-negative weights, got others")
-        self.register_buffer("adjacency", adjacency.clone().view(-1, *adjacency.shape[-2:]))
+        self.register_buffer("adjacency", adjacency.clone()[None].flatten(0, -3))
 
     def forward(
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
