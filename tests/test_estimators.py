@@ -367,6 +367,21 @@ def test_any_network_can_be_trained():
         clf.set_params(network=lambda i, o: None).fit(X, Y)
 
 
+def test_a_network_of_ones_own_keeps_the_weights_it_brings():
+    def network(in_dim, out_dim):
+        made = DeepSets.build(in_dim, out_dim, dim=8, depth=1)
+        made.encoder.requires_grad_(False)
+        torch.nn.init.constant_(made.encoder.layers[0].linear.weight, 7.0)
+        return made
+
+    def own(seed):
+        return clone(CLASSIFIER).set_params(network=network, max_epochs=1, random_state=seed).fit(X, Y)
+
+    assert (own(0).module_.network.encoder.layers[0].linear.weight == 7).all()
+    np.testing.assert_array_equal(own(0).decision_function(X), own(0).decision_function(X))
+    assert not np.array_equal(own(0).decision_function(X), own(1).decision_function(X))
+
+
 def test_progress_is_shown_when_asked_for(capsys):
     clone(CLASSIFIER).set_params(max_epochs=2, verbose=True).fit(X, Y)
     shown = capsys.readouterr().err

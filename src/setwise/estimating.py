@@ -218,9 +218,10 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         if not self.standardize:
             mean, std = np.zeros_like(mean), np.ones_like(std)
         self._built = {name: copy.deepcopy(getattr(self, name)) for name in ARCHITECTURE}
+        torch.manual_seed(seed)  # from which a network of the user's draws its weights, unless it has some
         network = self._make_network(sets.dim, self._out_dim)
-        initialize(network, generator("weights", seed))
-        if isinstance(network, DMPS):
+        if self.network is None:
+            initialize(network, generator("weights", seed))
             self._start_output(network, targets)
         self.module_ = Framed(
             network, mean=torch.from_numpy(mean), std=torch.from_numpy(std), **self._out_units(targets)
@@ -234,7 +235,7 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             with in_use(network), suppress(ValueError):  # sets of one element have no distances
                 network.initialize_bandwidth(batch.x, batch.mask)
 
-    def _make_network(self, in_dim: int, out_dim: int) -> nn.Module:
+    def _make_network(self, in_dim: int, out_dim: int) -> Any:
         if self.network is not None:
             return _network_of(self.network, in_dim, out_dim)
         return build_network(
