@@ -1,5 +1,7 @@
 import copy
 import pickle
+import subprocess
+import sys
 import warnings
 
 import joblib
@@ -41,6 +43,14 @@ CLASSIFIER = SetClassifier(max_epochs=8, **SMALL)
 @pytest.fixture(scope="module")
 def clf() -> SetClassifier:
     return clone(CLASSIFIER).fit(X, np.array(["no", "yes"])[Y])
+
+
+def test_without_scikit_learn_it_says_what_is_missing():
+    code = "import sys; sys.modules['sklearn'] = None\nimport setwise\nsetwise.SetClassifier"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (
+        "ModuleNotFoundError: the estimators need scikit-learn: pip install 'setwise[sklearn]'" in done.stderr
+    )
 
 
 def expected_to_fail(estimator: object) -> dict[str, str]:

@@ -11,6 +11,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from jaxtyping import Float
+from sklearn.base import BaseEstimator
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from setwise.config import Training
@@ -29,20 +34,6 @@ from setwise.sets import SetBatch
 from setwise.tasks import Binary, Classes, Count, Labels, Regression
 from setwise.train import fit, outputs, underflow_to_zero
 
-try:
-    from sklearn.base import BaseEstimator
-    from sklearn.model_selection import train_test_split
-    from sklearn.utils import check_random_state
-    from sklearn.utils._param_validation import Interval, StrOptions
-    from sklearn.utils.validation import (
-        _check_sample_weight,
-        check_array,
-        check_is_fitted,
-        validate_data,
-    )
-except ImportError as error:
-    raise ModuleNotFoundError("the estimators need scikit-learn: pip install 'setwise[sklearn]'") from error
-
 Network = Callable[[int, int], nn.Module]
 """Makes a network ``(x, mask) → [b, k]``, given the features of an element and the number of outputs."""
 
@@ -51,8 +42,8 @@ ONE_BY_ONE = 1000
 """Elements of the largest set of which each is left out in turn."""
 
 ARCHITECTURE = (
-    *("block", "depth", "layers", "hidden", "pool", "graph", "dropout", "standardize", "network"),
-)
+    "block", "depth", "layers", "hidden", "pool", "graph", "dropout", "standardize", "network",
+)  # fmt: skip
 """Arguments that a network is built with, and cannot change afterwards."""
 
 TASKS: dict[str, type[SetTask]] = {

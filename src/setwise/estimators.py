@@ -7,12 +7,16 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import torch
 from jaxtyping import Float, Shaped
-from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import compute_sample_weight
-from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import column_or_1d
 from torch import Tensor, nn
+
+try:
+    from sklearn.base import ClassifierMixin, RegressorMixin
+    from sklearn.utils import compute_sample_weight
+    from sklearn.utils._param_validation import StrOptions
+    from sklearn.utils.multiclass import check_classification_targets, type_of_target
+    from sklearn.utils.validation import column_or_1d
+except ImportError as error:
+    raise ModuleNotFoundError("the estimators need scikit-learn: pip install 'setwise[sklearn]'") from error
 
 from setwise.estimating import Network, SetEstimator, at_most, checked_targets, few, one_a_set, plain
 from setwise.modelfile import read_model
