@@ -364,7 +364,7 @@ def _figure(experiment: type[MIL], results: Sequence[Mapping[str, Any]]) -> Figu
         for place, row in enumerate(rows):
             found = values([r for r in results if r["row"] == row and r["bags"] == name], "accuracy")
             if found:
-                color = "C1" if "dmps" in row or row == "attentive" else "C0"
+                color = "C1" if "dmps" in row or row in ("attentive", "estimator") else "C0"
                 ax.errorbar(fmean(found), place, xerr=standard_error(found), fmt="o", color=color, capsize=3)
         if name in PUBLISHED[REFERENCE]:
             ax.axvline(PUBLISHED[REFERENCE][name], color="0.5", linestyle=":", linewidth=1)
