@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from onnxruntime import InferenceSession  # type: ignore[import-untyped]
+from onnxruntime import InferenceSession
 from rich.console import Console
 from rich.table import Table
 

@@ -80,6 +80,7 @@ def test_two_classes(clf):
     np.testing.assert_allclose(shares[:, 1], 1 / (1 + np.exp(-odds)))
     np.testing.assert_allclose(shares.sum(1), 1)
     np.testing.assert_array_equal(clf.predict(X), clf.classes_[shares.argmax(1)])
+    np.testing.assert_array_equal(clf.decide(shares), clf.predict(X))
     assert clf.n_iter_ == len(clf.history_) == 8
     assert clf.history_[-1]["loss"] < clf.history_[0]["loss"]
     assert clf.n_features_in_ == 2
@@ -105,6 +106,7 @@ def test_several_labels():
     shares = clf.predict_proba(sets)
     assert shares.shape == (80, 3)
     np.testing.assert_array_equal(clf.predict(sets), shares > 0.5)
+    np.testing.assert_array_equal(clf.decide(shares), clf.predict(sets))
     assert (clf.predict(sets) == y).mean() > 0.9
     heavy = SetClassifier(max_epochs=5, class_weight="balanced", **SMALL).fit(sets, y)
     assert heavy.predict_proba(sets).shape == (80, 3)
@@ -396,6 +398,8 @@ def test_progress_is_shown_when_asked_for(capsys):
     clone(CLASSIFIER).set_params(max_epochs=2, verbose=True).fit(X, Y)
     shown = capsys.readouterr().err
     assert "SetClassifier" in shown
+    clone(CLASSIFIER).set_params(max_epochs=2, verbose="fold 3").fit(X, Y)
+    assert "fold 3" in capsys.readouterr().err
     assert "loss" in shown
     clone(CLASSIFIER).set_params(max_epochs=2).fit(X, Y)
     assert capsys.readouterr().err == ""
@@ -618,7 +622,7 @@ def test_a_file_that_lies_is_refused_in_a_sentence(clf, tmp_path, change):
 bad = {
     "labels": (X, Y[:-1], "y must have one target for each of 60 sets, got 59"),
     "no labels": (X, None, "requires y to be passed, but the target y is None"),
-    "one class": (X, np.zeros(60), "expected at least two classes, got 1 class: 0.0"),
+    "one class": (X, np.zeros(60), "expected at least two classes, got 1 class: 0$"),
     "real labels": (X, np.linspace(0, 1, 60), "Unknown label type"),
     "nan labels": (X, np.where(Y, np.nan, 1.0), "Input y contains NaN"),
     "empty set": ([*X[:-1], X[0][:0]], Y, "set 59 of 60 is empty"),

@@ -105,11 +105,11 @@ def test_columns_are_those_of_the_data_frames():
         Sets.of([frames[0], frames[1][["b", "a"]]])
     with pytest.raises(TypeError, match="set 0 must have columns that are all named by strings"):
         Sets.of([pd.DataFrame(A, columns=["a", 1])])
-    many = pd.DataFrame(np.ones((1, 7)), columns=list("abcdefg"))
+    many = pd.DataFrame(np.ones((1, 10)), columns=list("abcdefghij"))
     with pytest.raises(
-        ValueError, match="set 1 has columns without names, expected a, b, c, d, e and 2 more"
+        ValueError, match="set 1 has columns without names, expected a, b, c, d, e, f, g, h and 2 more as"
     ):
-        Sets.of([many, np.ones((1, 7))])
+        Sets.of([many, np.ones((1, 10))])
 
 
 # ruff: noqa: E501

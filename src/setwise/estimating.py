@@ -19,7 +19,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array, check_is
 from torch import Tensor, nn
 
 from setwise.config import Training
-from setwise.explain import Method, attends, importance
+from setwise.explain import Method, importance, method_for
 from setwise.graphs import SetGraph
 from setwise.learning import PackedSets, SetTask, TrainingBatches, Weighed, build_network, in_turn
 from setwise.modelfile import write_model
@@ -38,8 +38,6 @@ Network = Callable[[int, int], nn.Module]
 """Makes a network ``(x, mask) → [b, k]``, given the features of an element and the number of outputs."""
 
 WIDEST = 2**16
-ONE_BY_ONE = 1000
-"""Elements of the largest set of which each is left out in turn."""
 
 ARCHITECTURE = (
     "block", "depth", "layers", "hidden", "pool", "graph", "dropout", "standardize", "network",
@@ -75,7 +73,7 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         "warm_start": ["boolean"],
         "random_state": ["random_state"],
         "device": [StrOptions({"auto", "cpu", "cuda", "mps"})],
-        "verbose": ["verbose"],
+        "verbose": ["verbose", str],
     }
 
     module_: Framed
@@ -297,7 +295,7 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         )
         task = Weighed(self.task_, self._in_network_units(targets), weights, batches.sets_a_batch)
         network = self.module_.network
-        title = getattr(self, "_title", type(self).__name__)
+        title = self.verbose if isinstance(self.verbose, str) else type(self).__name__
         bar = Bar(title, self.task_.metric) if self.verbose else Silent()
         torch.manual_seed(seed)  # of dropout
         try:
@@ -358,14 +356,27 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         sets, network = self._one(x), self.module_.network
         inside = self.module_.standardized(torch.from_numpy(sets.values)).unsqueeze(0)
         column, sign = self._meant(sets, output)
-        if method == "auto" and len(sets.values) > ONE_BY_ONE and not attends(network):
-            method = "integrated-gradients"
+        method = method_for(network, len(sets.values)) if method == "auto" else method
         with underflow_to_zero():
             values = importance(network, inside, output=column, method=method)[0]
-        if method == "attention" or (method == "auto" and attends(network)):
-            sign = 1.0  # it says where the model looks, not what that speaks for
-        values = sign * values
+        if method != "attention":  # which says where the model looks, not what that speaks for
+            values = sign * values
         return np.asarray(values.cpu().numpy(), dtype=np.float64)
+
+    def _class_weights(self, targets: Tensor) -> Any:
+        """What the classes add to the weights of the sets."""
+        return 1.0
+
+    def _out_units(self, targets: Tensor) -> dict[str, Tensor]:
+        """The units of the targets, as `Framed` takes them; without any, the network has them."""
+        return {}
+
+    def _in_network_units(self, targets: Tensor) -> Tensor:
+        """Targets as the network is trained on them."""
+        return targets
+
+    def _start_output(self, network: DMPS, targets: Tensor) -> None:
+        """Start the network's outputs from where they will be."""
 
     def _meant(self, sets: Sets, output: int | None) -> tuple[int, float]:
         """The column of the raw outputs that an output is, and its sign."""
@@ -550,12 +561,6 @@ def at_most(name: str, number: int, size: int) -> int:
     if not 0 <= number < size:
         raise ValueError(f"{name} must lie between 0 and below {size}, got {number}")
     return number
-
-
-def few(values: Any) -> str:
-    """The first of some values, as text."""
-    shown = ", ".join(map(str, list(values)[:6]))
-    return f"{shown}, … ({len(values)})" if len(values) > 6 else shown
 
 
 def plain(value: Any) -> Any:

@@ -14,14 +14,15 @@ try:
     from sklearn.utils import compute_sample_weight
     from sklearn.utils._param_validation import StrOptions
     from sklearn.utils.multiclass import check_classification_targets, type_of_target
-    from sklearn.utils.validation import column_or_1d
+    from sklearn.utils.validation import check_is_fitted, column_or_1d
 except ImportError as error:
     raise ModuleNotFoundError("the estimators need scikit-learn: pip install 'setwise[sklearn]'") from error
 
-from setwise.estimating import Network, SetEstimator, at_most, checked_targets, few, one_a_set, plain
+from setwise.estimating import Network, SetEstimator, at_most, checked_targets, one_a_set, plain
 from setwise.modelfile import read_model
 from setwise.nn.models import DMPS
 from setwise.ragged import LARGEST, Sets
+from setwise.sheets import few
 from setwise.tasks import Binary, Classes, Count, Labels, Regression
 
 LONGEST_NAME = 2**16
@@ -60,7 +61,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):  # type: ignore[misc]
         warm_start: whether `fit` goes on from the network that is there.
         random_state: seed of the weights, the batches and the dropout.
         device: where to train: ``"auto"`` takes a GPU if there is one.
-        verbose: whether to show a progress bar.
+        verbose: whether to show a progress bar; a string is its title.
 
     Attributes:
         classes_: the classes; of several labels, their numbers.
@@ -109,7 +110,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):  # type: ignore[misc]
         warm_start: bool = False,
         random_state: Any = None,
         device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
-        verbose: bool | int = False,
+        verbose: bool | int | str = False,
     ) -> None:
         self.block = block
         self.depth = depth
@@ -171,6 +172,15 @@ class SetClassifier(ClassifierMixin, SetEstimator):  # type: ignore[misc]
         assert isinstance(self.task_, Binary | Classes | Labels)
         return np.asarray(self.task_.probabilities(out))
 
+    def decide(
+        self, chances: Float[np.ndarray, "b k"]
+    ) -> Shaped[np.ndarray, " b"] | Shaped[np.ndarray, "b k"]:
+        """What `predict` says of sets with these probabilities, without another pass over them."""
+        check_is_fitted(self)
+        if isinstance(self.task_, Labels):
+            return (chances > 0.5).astype(np.int64)
+        return np.asarray(self.classes_[chances.argmax(1)])
+
     def predict(self, X: Any) -> Shaped[np.ndarray, " b"] | Shaped[np.ndarray, "b k"]:
         """The likeliest class of each set, or its labels ``[b, k]``."""
         out = self._outputs(X)
@@ -212,15 +222,6 @@ class SetClassifier(ClassifierMixin, SetEstimator):  # type: ignore[misc]
             return 1.0
         named = targets.numpy() if isinstance(self.task_, Labels) else self.classes_[targets.numpy()]
         return compute_sample_weight(self.class_weight, named)
-
-    def _out_units(self, targets: Tensor) -> dict[str, Tensor]:
-        return {}
-
-    def _in_network_units(self, targets: Tensor) -> Tensor:
-        return targets
-
-    def _start_output(self, network: DMPS, targets: Tensor) -> None:
-        pass
 
     def _meant(self, sets: Sets, output: int | None) -> tuple[int, float]:
         if isinstance(self.task_, Labels):
@@ -295,7 +296,7 @@ class SetRegressor(RegressorMixin, SetEstimator):  # type: ignore[misc]
         warm_start: whether `fit` goes on from the network that is there.
         random_state: seed of the weights, the batches and the dropout.
         device: where to train.
-        verbose: whether to show a progress bar.
+        verbose: whether to show a progress bar; a string is its title.
 
     >>> rng = np.random.default_rng(0)
     >>> X = [rng.normal(size=(rng.integers(3, 9), 2)) + i / 10 for i in range(60)]
@@ -333,7 +334,7 @@ class SetRegressor(RegressorMixin, SetEstimator):  # type: ignore[misc]
         warm_start: bool = False,
         random_state: Any = None,
         device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
-        verbose: bool | int = False,
+        verbose: bool | int | str = False,
     ) -> None:
         self.loss = loss
         self.block = block
@@ -392,9 +393,6 @@ class SetRegressor(RegressorMixin, SetEstimator):  # type: ignore[misc]
         if isinstance(self.task_, Count) and (several or y.min() < 0):
             raise ValueError("y must hold one count a set, not negative, for loss='poisson', got others")
         return np.asarray(y)
-
-    def _class_weights(self, targets: Tensor) -> Any:
-        return 1.0
 
     def _out_units(self, targets: Tensor) -> dict[str, Tensor]:
         if isinstance(self.task_, Count):

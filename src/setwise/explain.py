@@ -15,6 +15,8 @@ from setwise.nn.models import DMPS, choose
 from setwise.nn.modes import in_use
 from setwise.sets import Elements, SetBatch, Shared
 
+ONE_BY_ONE = 1000
+"""Elements of the largest set of which each is left out in turn."""
 PAIRS = 2**21  # of elements at once: about a hundred MB, and still in the processor's cache in part
 
 Method = Literal["auto", "attention", "leave-one-out", "integrated-gradients"]
@@ -48,7 +50,7 @@ def importance(
         model: any ``(x, mask) → [b, k]``.
         x: the elements.
         mask: True at real elements.
-        method: ``"auto"`` is attention where the model has any, otherwise leave-one-out.
+        method: ``"auto"`` is what `method_for` takes: attention, leave-one-out, or gradients for large sets.
         output: which of the k outputs.
         chunk: for leave-one-out, how many sets go through the model at once, each without another element;
             if not given, as many as have two million pairs of elements.
@@ -79,7 +81,9 @@ def importance(
                 rest, elements, real, output, steps, baseline
             ),
         }
-        methods["auto"] = methods["attention" if attends(model) else "leave-one-out"]
+        suited = method_for(model, x.shape[1])
+        whole = not elements.is_floating_point()  # which has no gradient
+        methods["auto"] = methods["leave-one-out" if whole and suited != "attention" else suited]
         values = choose("method", method, methods)
     return values.masked_fill(~real, 0)
 
@@ -136,13 +140,28 @@ def _chosen(out: Tensor, output: int) -> Tensor:
     return out[:, output]
 
 
-def attends(model: nn.Module) -> bool:
-    """Whether the model has an attention pool, whose weights tell what counts."""
+def method_for(model: nn.Module, elements: int, *, most: int = ONE_BY_ONE) -> Method:
+    """How to tell what counts: by attention where the model has any, else at a cost that can be borne.
+
+    Args:
+        model: any ``(x, mask) → [b, k]``.
+        elements: of the largest set.
+        most: up to so many elements, each is left out in turn; of more, gradients are taken.
+
+    >>> method_for(nn.Identity(), 10), method_for(nn.Identity(), 10_000)
+    ('leave-one-out', 'integrated-gradients')
+    """
+    if _attends(model):
+        return "attention"
+    return "leave-one-out" if elements <= most else "integrated-gradients"
+
+
+def _attends(model: nn.Module) -> bool:
     return callable(getattr(getattr(model, "pool", None), "attention", None))
 
 
 def _attention(model: nn.Module, x: Tensor, mask: Tensor, output: int) -> Tensor:
-    if not attends(model):
+    if not _attends(model):
         raise ValueError(f"attention needs a model with an attention pool, got {type(model).__name__}")
     weights: list[Tensor] = []
 

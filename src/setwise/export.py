@@ -150,10 +150,10 @@ def _traced(model: nn.Module, in_dim: int) -> tuple[ExportedProgram, list[Compar
         with _quiet(), _explained(model):
             try:
                 program = torch.export.export(inside, (x, mask), dynamic_shapes=(axes, axes), strict=False)
-            except Exception as error:
+            except Exception as error:  # exporters fail in any way there is
                 try:  # the stricter way follows len(x) as well, but knows fewer modules
                     program = torch.export.export(inside, (x, mask), dynamic_shapes=(axes, axes), strict=True)
-                except Exception:
+                except Exception:  # the first error is the one to tell
                     raise error from None
     for part in program.graph_module.modules():
         for node in part.graph.nodes if isinstance(part, GraphModule) else ():
@@ -224,7 +224,7 @@ def _written(
         try:
             with torch.no_grad():
                 found = run(x, mask)
-        except Exception as error:
+        except Exception as error:  # another runtime fails in its own ways
             raise ValueError(f"the exported model fails for {sizes}: {_first_line(error)}") from error
         if found.shape != said.shape:
             raise ValueError(
@@ -284,7 +284,7 @@ def _explained(model: nn.Module) -> Iterator[None]:
     """Errors of an exporter in one sentence: their first cause, and whose they are."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # exporters fail in any way there is
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__

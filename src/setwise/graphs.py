@@ -21,6 +21,7 @@ from setwise.nn.models import DMPS
 from setwise.nn.modes import in_use
 from setwise.nn.sparse import SparseGraph
 from setwise.nn.streamed import StreamedGraph
+from setwise.nn.weights import Weights
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -197,8 +198,8 @@ class SetGraph:
         if n < 2:
             return np.zeros(n, dtype=int)
         with _needing("scipy", "sklearn", what="clusters"):
-            from scipy.cluster import hierarchy  # type: ignore[import-untyped]
-            from scipy.spatial.distance import squareform  # type: ignore[import-untyped]
+            from scipy.cluster import hierarchy
+            from scipy.spatial.distance import squareform
         alike = self.weights if self.kernel is None else self.kernel
         alike = (alike + alike.T) / 2
         if self.kernel is None:
@@ -351,5 +352,5 @@ def _written_out(graph: nn.Module, features: Tensor, W: Propagator) -> Tensor:
     """The matrix W [1, n, n]."""
     if not isinstance(W, Tensor) and isinstance(graph, AutoGraph | StreamedGraph):
         W = LatentGraph.forward(graph, features)  # exact; W.to_dense() would take n³ steps
-    dense: Tensor = W.to_dense()  # type: ignore[attr-defined]
-    return dense
+    every = torch.eye(features.shape[1], dtype=features.dtype, device=features.device)
+    return W.to_dense() if isinstance(W, Tensor | Weights) else W @ every.unsqueeze(0)

@@ -217,8 +217,9 @@ class Weighed:
 
     def loss(self, out: Tensor, y: Tensor) -> Tensor:
         """The loss of a batch."""
-        losses: Tensor = self.task.losses(out, self.targets.to(out.device)[y])
-        return (self.weights.to(out)[y] * losses).sum() / self.sets_a_batch
+        numbers = y.to(self.targets.device)
+        losses: Tensor = self.task.losses(out, self.targets[numbers].to(out.device))
+        return (self.weights[numbers].to(out) * losses).sum() / self.sets_a_batch
 
     def predict(self, out: Tensor) -> Tensor:
         """The decoded predictions."""

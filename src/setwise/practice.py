@@ -131,9 +131,9 @@ def fit_model(
     config = json.loads(json.dumps({**testing, "reading": reading, "settings": dict(settings or {})}))
 
     def fitted(index: Any, title: str) -> Any:
-        estimator = _estimator(chosen, {**(settings or {}), "random_state": seed, "verbose": verbose})
-        estimator._title = title  # of its progress bar
-        return estimator.fit(known.sets[index], labels[index])
+        shown = title if verbose else False
+        estimator = _estimator(chosen, {**(settings or {}), "random_state": seed, "verbose": shown})
+        return estimator.fit(known.sets[index], labels[index]).set_params(verbose=False)
 
     splits, tested, notes = _splits(known, labels, chosen, folds=folds, holdout=holdout, seed=seed)
     kept = _Kept(beside(out, "folds"), config, resume=resume)

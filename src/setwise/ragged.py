@@ -10,6 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from setwise.sets import SetBatch
+from setwise.sheets import few
 
 LARGEST = float(np.finfo(np.float32).max)
 FORMS = "a list of [n, d] arrays, a 3-D array, (x, mask), (values, ptr) or a 2-D array whose rows are sets"
@@ -121,7 +122,9 @@ class Sets:
                     f"set {i} has elements of {x.shape[1]} features, expected {width} as in set 0"
                 )
             if (names := _columns(sets[i], f"set {i}")) != columns:
-                raise ValueError(f"set {i} has columns {_few(names)}, expected {_few(columns)} as in set 0")
+                raise ValueError(
+                    f"set {i} has columns {_named(names)}, expected {_named(columns)} as in set 0"
+                )
         ptr = np.append(0, np.cumsum([len(x) for x in arrays])).astype(np.int64)
         return cls(np.concatenate(arrays), ptr, columns)._checked()
 
@@ -246,7 +249,5 @@ def _described(X: Any) -> str:
     return f"{type(X).__name__} {list(shape)}" if isinstance(shape, tuple) else type(X).__name__
 
 
-def _few(names: tuple[str, ...] | None) -> str:
-    if names is None:
-        return "without names"
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+def _named(names: tuple[str, ...] | None) -> str:
+    return "without names" if names is None else few(names)

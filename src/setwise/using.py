@@ -15,7 +15,6 @@ from setwise.data.reading import Labelled, pandas_with, read_sets
 from setwise.files import read_json, refuse_same, write_atomically
 from setwise.practice import beside, choose_task, measured
 from setwise.sheets import Sheet, few, lines, with_error
-from setwise.tasks import Labels
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,9 @@ def predict_file(model: Path | str, data: Path | str, out: Path | str = "-", **r
         raise ValueError(f"out must be a file .csv, .parquet or .npz, or -, got {out}")
     refuse_same(out, Path(model), Path(data))
     estimator = _load(model)
-    known = _read_for(estimator, data, reading)
+    known = read_for(estimator, data, **reading)
     chances = estimator.predict_proba(known.sets) if hasattr(estimator, "predict_proba") else None
-    said = estimator.predict(known.sets) if chances is None else _likeliest(estimator, chances)
+    said = estimator.predict(known.sets) if chances is None else estimator.decide(chances)
     columns = {"set": np.array(known.ids), **_spread("prediction", said)}
     if chances is not None:
         columns |= {f"p_{one}": chance for one, chance in zip(estimator.classes_, chances.T, strict=True)}
@@ -83,7 +82,7 @@ def inspect_file(
         if set_id is not None:
             raise ValueError(f"expected data with the set {set_id!r} in it, got none")
         return _described(estimator, Path(model))
-    known = _read_for(estimator, data, reading)
+    known = read_for(estimator, data, **reading)
     if set_id is not None and set_id not in known.ids:
         raise ValueError(f"{data}: expected a set called {set_id!r}, got {few(known.ids)}")
     return _one_set(estimator, known, 0 if set_id is None else known.ids.index(set_id), k)
@@ -130,16 +129,10 @@ def _load(model: Path | str) -> Any:
     return load(model)
 
 
-def _read_for(estimator: Any, data: Path | str, reading: Mapping[str, Any]) -> Labelled:
+def read_for(estimator: Any, data: Path | str, *, labels: bool = False, **reading: Any) -> Labelled:
+    """Sets as an estimator knows them: of a table, the columns that it was fitted with."""
     names = getattr(estimator, "feature_names_in_", None)
-    return read_sets(data, features=None if names is None else list(names), labels=False, **reading)
-
-
-def _likeliest(estimator: Any, chances: Any) -> Any:
-    """What a classifier predicts, from its probabilities: one pass over the sets is enough."""
-    if isinstance(estimator.task_, Labels):
-        return (chances > 0.5).astype(np.int64)
-    return estimator.classes_[chances.argmax(1)]
+    return read_sets(data, features=None if names is None else list(names), labels=labels, **reading)
 
 
 def _spread(name: str, values: Any) -> dict[str, Any]:

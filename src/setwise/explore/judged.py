@@ -49,7 +49,7 @@ def _classes(estimator: SetClassifier, data: Labelled) -> Judged:
     """One class a set: which, and how often each was found."""
     names = [class_name(value) for value in estimator.classes_]
     p = estimator.predict_proba(data.sets)
-    numbers = np.searchsorted(estimator.classes_, estimator.predict(data.sets)).tolist()
+    numbers = p.argmax(1).tolist()
     binary = isinstance(estimator.task_, Binary)
     verdicts = [
         Verdict(
@@ -77,7 +77,8 @@ def _classes(estimator: SetClassifier, data: Labelled) -> Judged:
 def _labels(estimator: SetClassifier, data: Labelled) -> Judged:
     """Several labels at a time: which, and how often each was found."""
     names = [class_name(value) for value in estimator.classes_]
-    p, said = estimator.predict_proba(data.sets), np.asarray(estimator.predict(data.sets), dtype=bool)
+    p = estimator.predict_proba(data.sets)
+    said = estimator.decide(p).astype(bool)
     verdicts = [
         Verdict(_joined(row, names), scores=likeliest(shares, names), output=int(np.argmax(shares)))
         for row, shares in zip(said, p.tolist(), strict=True)

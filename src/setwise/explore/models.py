@@ -8,15 +8,17 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from setwise.data.reading import Labelled, read_sets
+from setwise.data.reading import Labelled
 from setwise.estimators import SetClassifier, load
+from setwise.explain import method_for
 from setwise.explore.judged import Estimator, Verdict, class_name, judge
 from setwise.explore.layout import described, line, principal_axes
-from setwise.explore.parts import METHODS, NO_GRAPH, chosen, curves, drawn, few, method_for, share_right
+from setwise.explore.parts import MANY, METHODS, NO_GRAPH, chosen, curves, drawn, few, share_right
 from setwise.explore.story import Kind, ShownSet, Story
 from setwise.nn.models import DMPS
 from setwise.tasks import Labels
 from setwise.train import underflow_to_zero
+from setwise.using import read_for
 
 
 def read_story(
@@ -43,15 +45,8 @@ def read_story(
     estimator = load(path)
     if data is None:
         return story(estimator, None, title=path.name)
-    names = getattr(estimator, "feature_names_in_", None)
-    known = read_sets(
-        data,
-        name=name,
-        set_column=set_column,
-        label_column=label_column,
-        labels=label_column != "label",
-        features=None if names is None else list(names),
-    )
+    named = {"name": name, "set_column": set_column, "label_column": label_column}
+    known = read_for(estimator, data, labels=label_column != "label", **named)
     told = story(estimator, known, title=path.name, sets=sets, seed=seed)
     return replace(told, facts=(("Data", data.name), *told.facts))
 
@@ -159,7 +154,7 @@ def _about_data(estimator: Estimator, data: Labelled) -> tuple[tuple[str, str], 
     """What there is to know of the sets."""
     sizes = data.sets.sizes
     low, middle, high = (f"{int(size):,}" for size in (sizes.min(), np.median(sizes), sizes.max()))
-    method = method_for(estimator.module_.network, int(np.median(sizes)))
+    method = method_for(estimator.module_.network, int(np.median(sizes)), most=MANY - 1)
     return (
         ("Sets", f"{len(sizes):,} with {low} to {high} elements, mostly about {middle}"),
         ("Importance", METHODS[method]),

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from setwise.explain import importance
+from setwise.explain import importance, method_for
 from setwise.explore.layout import by_kernel
 from setwise.explore.story import Confusion, Curve, ShownSet
 from setwise.graphs import SetGraph
 from setwise.nn.models import DMPS
-from setwise.nn.pool import AttentionPool
 from setwise.randomness import generator
 
 LARGEST = 1_000
@@ -28,19 +27,11 @@ MOVED = 60
 LIKELIEST = 5
 NO_GRAPH = "It has no latent graph, so that sets are shown without edges."
 
-Method = Literal["attention", "leave-one-out", "integrated-gradients"]
-METHODS: Mapping[Method, str] = {
+METHODS: Mapping[str, str] = {
     "attention": "the weight that the model's attention gives to an element",
     "leave-one-out": "what the prediction would lose without an element",
     "integrated-gradients": "gradients of the prediction, integrated on the way from equal elements to these",
 }
-
-
-def method_for(model: nn.Module, elements: int) -> Method:
-    """How to tell what elements of a set count: by attention if there is any, else at a bounded cost."""
-    if isinstance(getattr(model, "pool", None), AttentionPool):
-        return "attention"
-    return "leave-one-out" if elements < MANY else "integrated-gradients"
 
 
 def drawn(
@@ -88,7 +79,7 @@ def few(n: int) -> Int[Tensor, " some"]:
 
 def _importance(model: nn.Module, x: Tensor, output: int, sign: float) -> Float[np.ndarray, " n"] | None:
     """How much each element counts for an output; None where that cannot be told."""
-    method = method_for(model, len(x))
+    method = method_for(model, len(x), most=MANY - 1)
     try:
         found = importance(model, x.unsqueeze(0), method=method, output=output, steps=STEPS)[0]
     except ValueError:  # pixels that are no floating-point numbers have no gradient
