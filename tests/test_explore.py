@@ -645,9 +645,9 @@ def test_importance_has_a_bounded_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = parts.drawn(plain, model, x, output=1, whole=6)
     expected = importance(model, x[None], method="integrated-gradients", output=1, steps=parts.STEPS)[0]
     np.testing.assert_allclose(shown.importance, expected, atol=1e-6)
-    assert [parts.method_for(model, n) for n in (5, 6)] == ["leave-one-out", "integrated-gradients"]
+    assert [parts.method_of(model, n) for n in (5, 6)] == ["leave-one-out", "integrated-gradients"]
     attending = sw.DMPS.build(3, 2, dim=8, hidden=(8, 8), depth=1, pool="attention")
-    assert parts.method_for(attending, 10**6) == "attention"
+    assert parts.method_of(attending, 10**6) == "attention"
     weights = parts.drawn(plain, attending, x, output=0, sign=-1.0, whole=6).importance
     assert weights is not None
     assert weights.sum() == pytest.approx(1, abs=1e-5)

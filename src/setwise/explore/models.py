@@ -10,10 +10,9 @@ from jaxtyping import Float
 
 from setwise.data.reading import Labelled
 from setwise.estimators import SetClassifier, load
-from setwise.explain import method_for
 from setwise.explore.judged import Estimator, Verdict, class_name, judge
 from setwise.explore.layout import described, line, principal_axes
-from setwise.explore.parts import MANY, METHODS, NO_GRAPH, chosen, curves, drawn, few, share_right
+from setwise.explore.parts import METHODS, NO_GRAPH, chosen, curves, drawn, few, method_of, share_right
 from setwise.explore.story import Kind, ShownSet, Story
 from setwise.nn.models import DMPS
 from setwise.tasks import Labels
@@ -154,7 +153,7 @@ def _about_data(estimator: Estimator, data: Labelled) -> tuple[tuple[str, str], 
     """What there is to know of the sets."""
     sizes = data.sets.sizes
     low, middle, high = (f"{int(size):,}" for size in (sizes.min(), np.median(sizes), sizes.max()))
-    method = method_for(estimator.module_.network, int(np.median(sizes)), most=MANY - 1)
+    method = method_of(estimator.module_.network, int(np.median(sizes)))
     return (
         ("Sets", f"{len(sizes):,} with {low} to {high} elements, mostly about {middle}"),
         ("Importance", METHODS[method]),

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from setwise.explain import importance, method_for
+from setwise.explain import Method, importance, method_for
 from setwise.explore.layout import by_kernel
 from setwise.explore.story import Confusion, Curve, ShownSet
 from setwise.graphs import SetGraph
@@ -32,6 +32,11 @@ METHODS: Mapping[str, str] = {
     "leave-one-out": "what the prediction would lose without an element",
     "integrated-gradients": "gradients of the prediction, integrated on the way from equal elements to these",
 }
+
+
+def method_of(model: nn.Module, elements: int) -> Method:
+    """How a page, which has many sets, tells what counts in one of so many elements."""
+    return method_for(model, elements, most=MANY - 1)
 
 
 def drawn(
@@ -79,7 +84,7 @@ def few(n: int) -> Int[Tensor, " some"]:
 
 def _importance(model: nn.Module, x: Tensor, output: int, sign: float) -> Float[np.ndarray, " n"] | None:
     """How much each element counts for an output; None where that cannot be told."""
-    method = method_for(model, len(x), most=MANY - 1)
+    method = method_of(model, len(x))
     try:
         found = importance(model, x.unsqueeze(0), method=method, output=output, steps=STEPS)[0]
     except ValueError:  # pixels that are no floating-point numbers have no gradient

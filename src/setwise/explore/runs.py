@@ -11,9 +11,7 @@ from torch import Tensor
 from setwise.experiments.base import Exhibit, Experiment
 from setwise.experiments.configs import settings
 from setwise.experiments.report import budgets, load_results, table
-from setwise.explain import method_for
 from setwise.explore.parts import (
-    MANY,
     METHODS,
     NO_GRAPH,
     chosen,
@@ -22,6 +20,7 @@ from setwise.explore.parts import (
     drawn,
     few,
     likeliest,
+    method_of,
     part,
     share_right,
 )
@@ -151,7 +150,7 @@ def _facts(run: Run, trained: Sequence[Trial]) -> list[tuple[str, str]]:
     if isinstance(model, DMPS):
         facts += _learned([trial.model for trial in trained if isinstance(trial.model, DMPS)])
     if exhibits := trained[0].exhibits:
-        facts.append(("Importance", METHODS[method_for(model, len(exhibits[0].x), most=MANY - 1)]))
+        facts.append(("Importance", METHODS[method_of(model, len(exhibits[0].x))]))
     if revision := result.get("revision"):
         facts.append(("Source revision", str(revision)))
     if versions := result.get("versions"):
