@@ -19,9 +19,10 @@ from torch import Tensor
 
 import setwise as sw
 from benchmarks.measure import RESULTS, record
+from setwise.checkpoint import CHECKPOINT, load_checkpoint
 from setwise.experiments import EXPERIMENTS
 from setwise.files import read_json
-from setwise.train import CHECKPOINT, load_checkpoint, matched
+from setwise.train import matched
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

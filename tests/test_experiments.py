@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import setwise as sw
+from setwise.checkpoint import load_checkpoint
 from setwise.data.gaussian import bayes_logits
 from setwise.experiments import EXPERIMENTS, report, runner
 from setwise.experiments.gaussian import Gaussian
@@ -77,7 +78,7 @@ def test_the_kernel_on_record_is_that_of_the_trained_model(tmp_path: Path) -> No
     result = run(tmp_path)
     model = SMALL.model("v-dmps", 0)
     (folder,) = (tmp_path / "runs" / "gaussian" / "v-dmps").iterdir()
-    model.load_state_dict(sw.train.load_checkpoint(folder / "checkpoint.pt")["model"])
+    model.load_state_dict(load_checkpoint(folder / "checkpoint.pt")["model"])
     batch, y = SMALL._sample(2_000, "test", 0)
     with torch.no_grad():
         K = model.graph.similarity(model.encoder(batch.x))

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import setwise as sw
+from setwise.checkpoint import load_checkpoint
 from setwise.data.bags import Bags
 from setwise.data.characters import drawn_strokes
 from setwise.data.histology import PatchedImages, patched
@@ -35,7 +36,6 @@ from setwise.explore import layout, models, page, parts, runs, trained, write_pa
 from setwise.explore.story import ShownSet, Story
 from setwise.nn.modes import in_use
 from setwise.ragged import Sets
-from setwise.train import load_checkpoint
 
 QUICK = sw.Training(steps=20, evaluations=4, schedule="cosine")
 GAUSSIAN = Gaussian(test_sets=120, training=QUICK)

@@ -24,6 +24,7 @@ LAYERS = [
         "nn.modes",
     ],
     [
+        "checkpoint",
         "sets",
         "nn.dense",
         "nn.standardize",

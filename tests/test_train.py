@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import setwise as sw
+from setwise.checkpoint import CHECKPOINT, load_checkpoint, trained_weights
 from setwise.progress import Silent
-from setwise.train import CHECKPOINT, METRICS, Batch, History, load_checkpoint, outputs, trained_weights
+from setwise.train import METRICS, Batch, History, outputs
 
 ROOT = Path(__file__).parent.parent
 

@@ -5,7 +5,6 @@ thus continues bit for bit: the checkpoint holds the weights, the optimiser, the
 random state, and the data need none.
 """
 
-import io
 import json
 import math
 import time
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
+from setwise.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from setwise.config import Training
 from setwise.files import write_atomically
 from setwise.nn.modes import in_use
@@ -31,7 +31,6 @@ from setwise.tasks import Task
 Batch = tuple[SetBatch, Tensor]
 Batches = Callable[[int], Batch]
 
-CHECKPOINT = "checkpoint.pt"
 METRICS = "metrics.jsonl"
 PROGRESS = 1e-4
 """How much lower a validation loss must be for patience to begin anew."""
@@ -249,9 +248,7 @@ class _Run:
         state: dict[str, Any] = {name: part.state_dict() for name, part in self.parts.items()}
         state |= {"step": self.step, "sets": self.sets, "seconds": self.seconds}
         state["random"] = torch.get_rng_state()
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        write_atomically(path, buffer.getvalue())
+        save_checkpoint(path, state)
         self.saved = time.perf_counter()
 
     def take_up(self, path: Path, *, resume: bool, steps: int) -> None:
@@ -307,29 +304,6 @@ class _Best:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.loss, self.mark = float(state["loss"]), float(state["mark"])
         self.since, self.weights = int(state["since"]), state["weights"]
-
-
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint without executing anything in it.
-
-    Its ``"model"`` is the state dict of the trained model.
-    """
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (FileNotFoundError, PermissionError):
-        raise
-    except Exception as error:  # reading damaged bytes may fail in any way there is
-        raise ValueError(f"{path} is not a readable checkpoint: damaged, or something else") from error
-    if not isinstance(state, dict) or "model" not in state:
-        raise ValueError(f"{path} is not a checkpoint: it holds no model")
-    return state
-
-
-def trained_weights(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
-    """The weights that a run came to: the best ones where it looked for them, else the last."""
-    best: dict[str, Tensor] = checkpoint.get("best", {}).get("weights", {})
-    last: dict[str, Tensor] = checkpoint["model"]
-    return best or last
 
 
 class _Log:

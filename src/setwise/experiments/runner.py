@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 import setwise
+from setwise.checkpoint import CHECKPOINT, load_checkpoint, trained_weights
 from setwise.experiments.base import Experiment
 from setwise.experiments.configs import difference, filled
 from setwise.files import locked, read_json, write_json
 from setwise.progress import Bar, Silent
-from setwise.train import CHECKPOINT, History, fit, load_checkpoint, trained_weights
+from setwise.train import History, fit
 
 
 def run(

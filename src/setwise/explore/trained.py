@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from setwise.checkpoint import CHECKPOINT, load_checkpoint, trained_weights
 from setwise.config import Training
 from setwise.data.buckets import ElementBudgetSampler
 from setwise.experiments import EXPERIMENTS
@@ -20,7 +21,7 @@ from setwise.experiments.report import fault_of
 from setwise.files import read_json
 from setwise.randomness import generator
 from setwise.sets import SetBatch
-from setwise.train import CHECKPOINT, load_checkpoint, outputs, trained_weights
+from setwise.train import outputs
 
 TESTED = 500
 """Test sets to count mistakes over, at most."""
