@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import setwise as sw
-from setwise.nn.pointnet import BatchNorm, NormedLayer, Readout
+from setwise.nn.norm import BatchNorm
+from setwise.nn.pointnet import NormedLayer, Readout
 from tests import oracle
 from tests.cases import DIM, padded, pointnet
 

@@ -178,7 +178,7 @@ def test_a_loss_that_is_no_number_stops_the_run_with_advice() -> None:
         def loss(self, out: Tensor, y: Tensor) -> Tensor:
             return super().loss(out, y) * math.nan
 
-    with pytest.raises(FloatingPointError, match="the loss became nan by step 3: lower the learning rate"):
+    with pytest.raises(FloatingPointError, match="the loss became nan at step 1: lower the learning rate"):
         sw.fit(model(), Broken(), batches, sw.Training(steps=6, evaluations=2))
 
 
@@ -501,7 +501,7 @@ def test_an_infinite_loss_stops_the_run_too() -> None:
         def loss(self, out: Tensor, y: Tensor) -> Tensor:
             return super().loss(out, y) * math.inf
 
-    with pytest.raises(FloatingPointError, match="the loss became inf by step 1"):
+    with pytest.raises(FloatingPointError, match="the loss became inf at step 1"):
         sw.fit(model(), Broken(), batches, sw.Training(steps=2, evaluations=2))
 
 

@@ -38,6 +38,9 @@ class Training:
     lowest; none means to train to the end and keep the last."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where to train: on a GPU if there is one, or as told."""
+    split: Literal["sets", "elements", "shares"] = "sets"
+    """What processes that train together divide: the sets of a batch; with a linear graph, the elements of
+    each set; or nothing, as the batches that each process makes hold its share of the elements already."""
     precision: Literal["32-true", "bf16-mixed", "64-true"] = "32-true"
     """Arithmetic: single precision, bfloat16 where it is safe, or double."""
     evaluations: int = 60
@@ -64,7 +67,7 @@ class Training:
                 )
         if not 0 < self.lr < math.inf:
             raise ValueError(f"training.lr must be positive and finite, got {self.lr}")
-        for name in ("optimizer", "schedule", "device", "precision"):
+        for name in ("optimizer", "schedule", "device", "split", "precision"):
             choices = get_args(get_type_hints(type(self))[name])
             if getattr(self, name) not in choices:
                 raise ValueError(

@@ -37,10 +37,10 @@ def refuse_same(out: Path, *read: Path | None) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
     """Keep a folder to oneself; the lock ends with the process, however that ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    with (folder / name).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

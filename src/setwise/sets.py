@@ -69,9 +69,13 @@ class Shared:
         values = self.values.to(*args, **kwargs)
         return Shared(values, self.index.to(values.device))
 
+    def placed(self, features: Shaped[Tensor, "values ..."]) -> Shaped[Tensor, "b n *f"]:
+        """What was made of the values, in their places."""
+        return features[self.index]
+
     def written_out(self) -> Shaped[Tensor, "b n *f"]:
         """``x`` with every element in its place."""
-        return self.values[self.index]
+        return self.placed(self.values)
 
 
 Elements = Shaped[Tensor, "b n *f"] | Shared

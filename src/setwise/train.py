@@ -2,30 +2,35 @@
 
 A batch is a function of its number, ``batches(step) → (SetBatch, y)``. A run that was stopped at any moment
 thus continues bit for bit: the checkpoint holds the weights, the optimiser, the schedule and the global
-random state, and the data need none.
+random state, and the data need none. Several processes that ``torchrun`` started train one model together:
+each is given the same batch and sees its share of it, and the first one writes.
 """
 
 import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
+from setwise import ranks
 from setwise.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from setwise.config import Training
-from setwise.files import write_atomically
+from setwise.devices import set_up
+from setwise.divergence import diverged
+from setwise.files import locked, write_atomically
 from setwise.nn.modes import in_use
 from setwise.progress import Silent
+from setwise.randomness import generator
 from setwise.sets import SetBatch
+from setwise.stopping import heeded
 from setwise.tasks import Task
 
 Batch = tuple[SetBatch, Tensor]
@@ -98,36 +103,42 @@ def fit(
     folder = None if folder is None else Path(folder)
     if training.patience is not None and validation is None:
         raise ValueError("training.patience needs validation data to watch, got none")
-    fabric = Fabric(accelerator=training.device, devices=1, precision=training.precision)
     adam = _optimizer(model, training) if optimizer is None else optimizer
     schedule = _schedule(adam, training)
-    network, stepper = fabric.setup(model, adam)
+    fabric, network, stepper = set_up(model, adam, training)
     best = None if training.patience is None else _Best(model, training.patience)
     run = _Run(model, adam, schedule, best)
-    if folder is not None:
-        run.take_up(folder / CHECKPOINT, resume=resume, steps=training.steps)
-    log = _Log(folder, run.step, tensorboard=training.tensorboard)
-
-    network.train()
-    with progress or Silent() as bar:
+    with _kept(folder), heeded() as request, progress if progress and ranks.is_first() else Silent() as bar:
+        if ranks.rank():  # what is drawn at random, as in dropout, differs from process to process
+            torch.set_rng_state(generator("rank", ranks.rank(), torch.initial_seed()).get_state())
+        if folder is not None:
+            run.take_up(folder / CHECKPOINT, resume=resume, steps=training.steps)
+        log = _Log(folder, run.step, tensorboard=training.tensorboard)
+        network.train()
         bar.begin(training.steps, run.step)
         last = best is not None and best.over  # a run that is taken up may have ended already
         for step in range(run.step + 1, training.steps + 1) if not last else ():
+            random = torch.get_rng_state()
             batch, y = matched(batches(step), model)
             loss = task.loss(network(batch.x, batch.mask), y)
+            value = loss.item()
+            if not math.isfinite(value):
+                raise FloatingPointError(diverged(model, batch, y, value, step, random, folder))
             fabric.backward(loss)
+            ranks.average_gradients(model.parameters())
             if training.clip is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), training.clip)
             stepper.step()
             stepper.zero_grad()
             if isinstance(schedule, LambdaLR):
                 schedule.step()
-            run.count(loss, len(batch))
+            run.count(value, len(batch))
             bar.advance(step)
 
             if step % training.interval == 0 or step == training.steps:
                 entry = {"step": step, "loss": run.mean_loss(), "lr": adam.param_groups[0]["lr"]}
                 if validation is not None:
+                    ranks.same(model.buffers())
                     scores = evaluate(network, task, validation)
                     entry |= {f"validation_{name}": score for name, score in scores.items()}
                 if isinstance(schedule, ReduceLROnPlateau):
@@ -137,13 +148,28 @@ def fit(
                 if best is not None:
                     best.look(entry["validation_loss"])
                 last = step == training.steps or (best is not None and best.over)
-                if folder is not None and (last or run.since_saved() >= training.checkpoint_seconds):
+                if folder is not None and ranks.any_of(
+                    last or run.since_saved() >= training.checkpoint_seconds
+                ):
                     run.save(folder / CHECKPOINT)
                 if last:
                     break
+            if ranks.any_of(bool(request)):
+                if folder is not None:
+                    run.save(folder / CHECKPOINT)
+                request.obey()
     if best is not None:
         best.restore()
+    ranks.same(model.buffers())
     return History(log.entries, run.step, run.sets, run.seconds)
+
+
+@contextmanager
+def _kept(folder: Path | None) -> Iterator[None]:
+    """Keep the folder to oneself, and let the other processes wait until it is."""
+    with locked(folder, ".training") if folder is not None and ranks.is_first() else nullcontext():
+        ranks.wait()
+        yield
 
 
 def matched(batch: Batch, model: nn.Module) -> Batch:
@@ -224,50 +250,62 @@ class _Run:
         return time.perf_counter() - self.saved
 
     def _forget_losses(self) -> None:
-        self.losses: Tensor | float = 0.0
+        self.losses = 0.0
         self.counted = 0
 
-    def count(self, loss: Tensor, sets: int) -> None:
+    def count(self, loss: float, sets: int) -> None:
         self.step += 1
         self.sets += sets
-        self.losses = self.losses + loss.detach()
+        self.losses += loss
         self.counted += 1
 
     def mean_loss(self) -> float:
         """The mean loss since this was asked last."""
-        mean = float(self.losses) / self.counted
-        if not math.isfinite(mean):
-            raise FloatingPointError(
-                f"the loss became {mean} by step {self.step}: lower the learning rate, "
-                "clip the gradient, or look for bad values in the data"
-            )
+        mean = self.losses / self.counted
         self._forget_losses()
         return mean
 
     def save(self, path: Path) -> None:
         state: dict[str, Any] = {name: part.state_dict() for name, part in self.parts.items()}
         state |= {"step": self.step, "sets": self.sets, "seconds": self.seconds}
-        state["random"] = torch.get_rng_state()
-        save_checkpoint(path, state)
+        state |= {"losses": self.losses, "counted": self.counted}
+        state["random"] = ranks.rows(torch.get_rng_state())
+        if ranks.is_first():
+            save_checkpoint(path, state)
+        ranks.wait()  # nobody goes on before it is there
         self.saved = time.perf_counter()
 
     def take_up(self, path: Path, *, resume: bool, steps: int) -> None:
         """Continue from the state in ``path``, or see to it that nobody will."""
-        if not resume:
+        if not resume and ranks.is_first():
             path.unlink(missing_ok=True)
-        if not path.exists():
-            return
+        ranks.wait()
+        if path.exists():
+            self._load(path, steps)
+        if ranks.any_of(bool((ranks.rows(torch.tensor(self.step)) != self.step).any())):
+            raise ValueError(f"{path} must be on a file system that all processes share, got different ones")
+
+    def _load(self, path: Path, steps: int) -> None:
         state = load_checkpoint(path)
         try:
             for name, part in self.parts.items():
                 part.load_state_dict(state[name])
             self.step, self.sets = int(state["step"]), int(state["sets"])
             self.before = float(state["seconds"])
-            torch.set_rng_state(state["random"])
-        except (KeyError, ValueError, RuntimeError, TypeError) as error:
+            self.losses, self.counted = float(state.get("losses", 0.0)), int(state.get("counted", 0))
+            _take_up_random(torch.atleast_2d(state["random"]), self.step)
+        except (KeyError, ValueError, RuntimeError, TypeError, AttributeError) as error:
             raise ValueError(f"{path} does not belong to this model and training: {error}") from error
         if not 0 <= self.step <= steps:
             raise ValueError(f"{path} is at step {self.step}, beyond the {steps} steps of this training")
+
+
+def _take_up_random(states: Tensor, step: int) -> None:
+    """Go on with the random numbers of this process; others than they were begin anew."""
+    if len(states) == ranks.world():
+        torch.set_rng_state(states[ranks.rank()].clone())
+    else:
+        torch.set_rng_state(generator("rank", ranks.rank(), ranks.world(), step).get_state())
 
 
 class _Best:
@@ -313,9 +351,11 @@ class _Log:
         self.path = None if folder is None else folder / METRICS
         self.entries: list[dict[str, float]] = []
         self.board = None
+        if self.path is None and tensorboard:
+            raise ValueError("training.tensorboard needs a folder to write to, got none")
+        if not ranks.is_first():
+            self.path = None
         if self.path is None:
-            if tensorboard:
-                raise ValueError("training.tensorboard needs a folder to write to, got none")
             return
         if step and self.path.exists():  # lines after the checkpoint will be written again
             self.entries = entries_until(self.path, step)

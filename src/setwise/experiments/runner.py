@@ -15,11 +15,15 @@ import torch
 
 import setwise
 from setwise.checkpoint import CHECKPOINT, load_checkpoint, trained_weights
+from setwise.divergence import DIVERGED
 from setwise.experiments.base import Experiment
 from setwise.experiments.configs import difference, filled
 from setwise.files import locked, read_json, write_json
 from setwise.progress import Bar, Silent
 from setwise.train import History, fit
+
+LEFT = (".lock", ".training", DIVERGED)
+"""Files in the folder of a run that do not make it one."""
 
 
 def run(
@@ -218,7 +222,7 @@ def title(experiment: Experiment, row: str, seed: int) -> str:
 
 def _claim(folder: Path, experiment: Experiment, *, resume: bool) -> None:
     """Make the folder this run's own, or make sure that it already was."""
-    if not resume and any(path.name != ".lock" for path in folder.iterdir()):
+    if not resume and any(path.is_file() and path.name not in LEFT for path in folder.rglob("*")):
         raise FileExistsError(
             f"{folder} already holds a run: continue it with --resume, or choose another --out"
         )
@@ -239,10 +243,8 @@ def _leave(folder: Path) -> None:
     """Clear the folder of a run that failed before its first checkpoint, so that it blocks no other."""
     if any(folder.rglob(CHECKPOINT)) or (folder / "result.json").exists():
         return
-    for path in [*folder.glob("*/*"), *folder.glob("*.json*")]:
+    for path in (path for path in folder.rglob("*") if path.is_file() and path.name not in LEFT):
         path.unlink(missing_ok=True)
-    for path in folder.glob("*/"):
-        path.rmdir()
 
 
 def _refuse_other(path: Path, experiment: Experiment, option: str) -> None:

@@ -65,7 +65,7 @@ class ElementEncoder(nn.Module):
     def forward(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n d"]:
         """Encode the real elements and put them back in their places."""
         if isinstance(x, Shared):
-            return fill_padding(self.network(x.values)[x.index], mask)
+            return fill_padding(x.placed(self.network(x.values)), mask)
         if mask is None:
             out: Tensor = self.network(x.flatten(0, 1))
             return out.view(*x.shape[:2], out.shape[-1])

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from setwise import ranks
 from setwise.functional import Propagator, fill_padding, row_softmax
 from setwise.memory import prepare
 from setwise.nn.graph import LatentGraph
@@ -102,14 +103,14 @@ class _Diffused(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        phi: Tensor, x: Tensor, total: Tensor, gamma: Tensor, constant: float
+        phi: Tensor, x: Tensor, total: Tensor, gamma: Tensor, constant: float, across: bool
     ) -> tuple[Tensor, Tensor]:
-        summary = phi.mT @ x
-        return _sums(phi, x, summary, constant).mul_(gamma / total).addcmul_(x, 1 - gamma), summary
+        summary = _summary(phi, x, across)
+        return _sums(phi, summary, constant).mul_(gamma / total).addcmul_(x, 1 - gamma), summary
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        *tensors, ctx.constant = inputs
+        *tensors, ctx.constant, ctx.across = inputs
         ctx.save_for_backward(*tensors, output[1])
         ctx.mark_non_differentiable(output[1])
 
@@ -119,23 +120,29 @@ class _Diffused(torch.autograd.Function):
         grad_phi = grad_x = grad_total = grad_gamma = None
         with torch.autocast(phi.device.type, enabled=False):
             if torch.is_grad_enabled():  # a derivative of this one is wanted
-                summary = phi.mT @ x
+                summary = _summary(phi, x, ctx.across)
             share = grad * (gamma / total)
-            to_summary = phi.mT @ share
+            to_summary = _summary(phi, share, ctx.across)
             if ctx.needs_input_grad[1]:
-                grad_x = _sums(phi, share, to_summary, ctx.constant).addcmul_(grad, 1 - gamma)
+                grad_x = _sums(phi, to_summary, ctx.constant).addcmul_(grad, 1 - gamma)
             if ctx.needs_input_grad[2] or ctx.needs_input_grad[3]:
-                along = torch.linalg.vecdot(grad, _sums(phi, x, summary, ctx.constant)).unsqueeze(-1) / total
+                along = torch.linalg.vecdot(grad, _sums(phi, summary, ctx.constant)).unsqueeze(-1) / total
                 grad_total = -along * (gamma / total)
                 grad_gamma = along.sum() - torch.dot(grad.flatten(), x.flatten())
             if ctx.needs_input_grad[0]:
-                grad_phi = (share @ summary.mT).baddbmm_(x, to_summary.mT)
-        return grad_phi, grad_x, grad_total, grad_gamma, None
+                grad_phi = (share @ summary[:, 1:].mT).baddbmm_(x, to_summary[:, 1:].mT)
+        return grad_phi, grad_x, grad_total, grad_gamma, None, None
 
 
-def _sums(phi: Tensor, x: Tensor, summary: Tensor, constant: float) -> Tensor:
-    """C Σ_j x_j + Φ (Φᵀ x), of which the last factor is known."""
-    return torch.baddbmm(constant * x.sum(1, keepdim=True), phi, summary)
+def _summary(phi: Tensor, x: Tensor, across: bool) -> Tensor:
+    """Σ_j x_j and Φᵀ x, one below the other: all that elements need to know of each other."""
+    summary = torch.cat([x.sum(1, keepdim=True), phi.mT @ x], dim=1)
+    return ranks.all_sum(summary) if across else summary
+
+
+def _sums(phi: Tensor, summary: Tensor, constant: float) -> Tensor:
+    """C Σ_j x_j + Φ (Φᵀ x), of which the sums are known."""
+    return torch.baddbmm(constant * summary[:, :1], phi, summary[:, 1:])
 
 
 class LowRankWeights(Weights):
@@ -146,6 +153,7 @@ class LowRankWeights(Weights):
         mask: which elements are real.
         constant: c.
         dtype: what the weights stand for in products.
+        across: whether the elements are a process's share of those of the sets: see `SplitElements`.
     """
 
     def __init__(
@@ -155,6 +163,7 @@ class LowRankWeights(Weights):
         *,
         constant: float,
         dtype: torch.dtype,
+        across: bool = False,
     ) -> None:
         b, n, _ = phi.shape
         super().__init__((b, n, n), dtype, phi.device)
@@ -162,9 +171,12 @@ class LowRankWeights(Weights):
         self.phi = phi
         self.mask = mask
         self.constant = constant
+        self.across = across
         one = torch.ones_like(phi[..., :1])
         real = fill_padding(one, mask)
-        total = self._diffused(real, one, one.new_ones(())).clamp(min=constant * real.sum(1, keepdim=True))
+        count = real.sum(1, keepdim=True)
+        least = constant * (ranks.total(count) if across else count)
+        total = self._diffused(real, one, one.new_ones(())).clamp(min=least)
         self.total = total + (total == 0)  # of a set without elements
 
     def __matmul__(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:
@@ -179,7 +191,9 @@ class LowRankWeights(Weights):
 
     def _diffused(self, x: Tensor, total: Tensor, gamma: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            mixed: Tensor = _Diffused.apply(self.phi, x, total, gamma, self.constant)[0]  # type: ignore[no-untyped-call]
+            mixed: Tensor = _Diffused.apply(  # type: ignore[no-untyped-call]
+                self.phi, x, total, gamma, self.constant, self.across
+            )[0]
         return mixed
 
 
@@ -250,9 +264,9 @@ class RandomFeatureGraph(LatentGraph):
         return LowRankWeights(fill_padding(phi, mask), mask, constant=constant, dtype=x.dtype)
 
     def phi(
-        self, z: Float[Tensor, "b n e"], mask: Bool[Tensor, "b n"] | None = None
+        self, z: Float[Tensor, "b n e"], mask: Bool[Tensor, "b n"] | None = None, *, across: bool = False
     ) -> Float[Tensor, "b n f"]:
-        """The features Φ of embedded elements over σ."""
+        """The features Φ of embedded elements over σ; ``across`` as of `LowRankWeights`."""
         omega = self.frequencies.to(z.dtype)
         if self.softmax:
             waves: Tensor = _Waves.apply(z, omega, self.amplitudes.to(z.dtype))  # type: ignore[no-untyped-call]
@@ -260,10 +274,11 @@ class RandomFeatureGraph(LatentGraph):
         z = z * self.temperature**-0.5
         projected = z @ omega.mT
         exponents = torch.cat([projected, -projected], dim=-1) - z.square().sum(-1, keepdim=True)
-        largest = z.new_zeros(z.shape[0])
+        largest = z.new_full(z.shape[:1], -math.inf)
         if exponents.numel():
             largest = fill_padding(exponents.detach(), mask, -math.inf).flatten(1).amax(-1)
-            largest = largest.masked_fill(largest.isinf(), 0)  # of a set that is all padding
+        largest = ranks.largest(largest) if across else largest
+        largest = largest.masked_fill(largest.isinf(), 0)  # of a set without elements
         return (exponents - largest.view(-1, 1, 1)).clamp(min=LEAST).exp()
 
     def _drawn(self, seed: int) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ from torch.nn.functional import conv2d, max_pool2d, relu
 
 from setwise.nn.convpool import conv_pool
 from setwise.nn.dense import Drawn
+from setwise.nn.norm import BatchNorm
 
 
 class ConvPool(Drawn):
@@ -40,7 +41,7 @@ class ConvPool(Drawn):
         self.convolution.weight.data = self.convolution.weight.data.contiguous(
             memory_format=torch.channels_last
         )
-        self.norm = nn.BatchNorm2d(out_channels) if norm else nn.Identity()
+        self.norm = BatchNorm(out_channels) if norm else nn.Identity()
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
@@ -80,6 +81,6 @@ class ConvPool(Drawn):
 
 def _patterns(x: Bool[Tensor, "m 1 h w"], side: int) -> Int[Tensor, "m v u"]:
     """The number of the pattern below each output: pixel i of the patch, row by row, is bit i."""
-    powers = 2.0 ** torch.arange(side * side, device=x.device)
+    powers = 2.0 ** torch.arange(side * side, device=x.device, dtype=torch.float32)
     with torch.autocast(x.device.type, enabled=False):  # bfloat16 cannot tell 2^16 numbers apart
         return conv2d(x.float(), powers.view(1, 1, side, side), stride=2).squeeze(1).long()

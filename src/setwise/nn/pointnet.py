@@ -13,10 +13,11 @@ from itertools import pairwise
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import batch_norm, embedding_bag
+from torch.nn.functional import embedding_bag
 
 from setwise.functional import center, fill_padding
 from setwise.nn.dense import GAINS, Dense, Drawn
+from setwise.nn.norm import BatchNorm
 from setwise.nn.pool import MaxPool
 from setwise.sets import Elements, Shared
 
@@ -108,22 +109,6 @@ def ball_query(
         distance = distance.masked_fill(~mask.unsqueeze(1), torch.inf)
     nearest = distance.topk(min(k, x.shape[1]), largest=False)
     return nearest.indices, nearest.values < radius
-
-
-class BatchNorm(nn.BatchNorm1d):
-    """Batch norm that uses its running statistics where a batch has none: with fewer than two rows.
-
-    torch refuses a single row in training, as it has no variance.
-
-    >>> BatchNorm(3)(torch.zeros(1, 3)).tolist()
-    [[0.0, 0.0, 0.0]]
-    """
-
-    def forward(self, x: Float[Tensor, "rows d"]) -> Float[Tensor, "rows d"]:
-        """Normalise the rows."""
-        if self.training and len(x) < 2:
-            return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
-        return super().forward(x)
 
 
 class NormedLayer(Drawn):

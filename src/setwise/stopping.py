@@ -1,0 +1,64 @@
+"""Being asked to stop: by Ctrl-C, or by a system that shuts down."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Terminated(SystemExit):
+    """The process was asked to end by SIGTERM, and has put its things in order."""
+
+
+class Request:
+    """Whether the process was asked to stop, and by which signal."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+    def obey(self) -> NoReturn:
+        """Stop."""
+        stop(signal.SIGTERM if self.signal is None else self.signal)
+
+
+def stop(number: int, frame: FrameType | None = None) -> NoReturn:
+    """Stop as a signal demands: as on Ctrl-C, or with the exit code of a process that it ended."""
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise Terminated(128 + number)
+
+
+@contextmanager
+def heeded() -> Iterator[Request]:
+    """Within, SIGINT and SIGTERM are requests that the work looks at when it suits; a second Ctrl-C is not.
+
+    Only the main thread of a process hears signals; elsewhere this does nothing.
+
+    >>> with heeded() as request:
+    ...     signal.raise_signal(signal.SIGINT)
+    ...     bool(request)
+    True
+    """
+    request = Request()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT == request.signal:
+            raise KeyboardInterrupt
+        request.signal = number
+
+    before = [(number, signal.signal(number, note)) for number in SIGNALS]
+    try:
+        yield request
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)

@@ -1,0 +1,259 @@
+"""What processes do together, compared with what one does alone: run by ``torchrun`` and by the tests.
+
+``torchrun … -m tests.together OUT NAME …`` saves what each scenario came to; every process must have come to
+the same.
+"""
+
+import sys
+import tempfile
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import setwise as sw
+from setwise import ranks
+from setwise.nn.contrast import JoinedPool
+from setwise.nn.images import ConvPool
+from setwise.nn.mil import GatedAttentionPool
+from setwise.nn.split_elements import SplitElements
+
+Found = dict[str, Any]
+
+
+def ragged(step: int, sets: int = 5, dtype: torch.dtype = torch.float32) -> tuple[sw.SetBatch, Tensor]:
+    random = sw.generator("together", step)
+    x = torch.randn(sets, 7, 3, generator=random, dtype=dtype)
+    mask = torch.arange(7) < torch.randint(1, 8, (sets, 1), generator=random)
+    y = (x[..., 0] * mask).sum(1) > 0
+    return sw.SetBatch(x, mask), y.long()
+
+
+def seeded(make: Any) -> Any:
+    torch.manual_seed(0)
+    return make()
+
+
+def trained(model: nn.Module, task: Any, batches: Any, **training: Any) -> Found:
+    validation = training.pop("validation", None)
+    history = sw.fit(model, task, batches, sw.Training(**training), validation=validation)
+    state = {f"model.{name}": value for name, value in model.state_dict().items()}
+    metrics = {
+        f"{key}.{entry['step']}": torch.tensor(entry[key]) for entry in history.metrics for key in entry
+    }
+    return state | metrics | {"sets": torch.tensor(history.sets)}
+
+
+def fifty_steps() -> Found:
+    """Single precision, as the experiments train."""
+    model = seeded(lambda: sw.DMPS.build(3, 1, dim=16, hidden=(16, 16)))
+    return trained(
+        model,
+        sw.Binary(),
+        partial(ragged, sets=16),
+        steps=50,
+        evaluations=2,
+        validation=[ragged(-1), ragged(-2)],
+    )
+
+
+def few_sets() -> Found:
+    """Fewer sets than processes, now and then; the gradient is clipped."""
+    model = seeded(lambda: sw.DMPS.build(3, 1, dim=8, hidden=(8, 8), pool="max"))
+
+    def batches(step: int) -> tuple[sw.SetBatch, Tensor]:
+        return ragged(step, sets=1 + step % 4)
+
+    return trained(
+        model, sw.Binary(), batches, steps=12, evaluations=3, clip=0.1, precision="64-true", optimizer="adamw"
+    )
+
+
+def shared_images() -> Found:
+    """Drawings that sets have in common, and a batch norm over those of all processes."""
+
+    def make() -> nn.Module:
+        layers = nn.Sequential(ConvPool(1, 4), ConvPool(4, 4, norm=True), nn.Flatten())
+        encoder = sw.ElementEncoder(layers)
+        return sw.DMPS.build(36, 1, dim=36, hidden=(8, 8), depth=1, pool="sum", encoder=encoder)
+
+    def batches(step: int) -> tuple[sw.SetBatch, Tensor]:
+        random = sw.generator("drawings", step)
+        values = torch.rand(9, 1, 18, 18, generator=random) < 0.3
+        index = torch.randint(len(values), (6, 5), generator=random)
+        return sw.SetBatch(sw.Shared(values, index)), torch.randint(4, (6,), generator=random)
+
+    return trained(seeded(make), sw.Count(), batches, steps=8, evaluations=2, precision="64-true", lr=1e-2)
+
+
+def plain_encoder_of_shared() -> Found:
+    """Elements that sets have in common, written out for an encoder that knows no sharing."""
+    model = seeded(lambda: sw.DeepSets.build(3, 1, dim=8))
+
+    def batches(step: int) -> tuple[sw.SetBatch, Tensor]:
+        random = sw.generator("points", step)
+        values = torch.randn(1 if step == 3 else 5, 3, generator=random)
+        index = torch.randint(len(values), (6, 4), generator=random)
+        return sw.SetBatch(sw.Shared(values, index)), torch.arange(6) % 2
+
+    return trained(model, sw.Binary(), batches, steps=5, evaluations=1, precision="64-true")
+
+
+def points() -> Found:
+    """PointNet++, whose batch norms see neighbourhoods of different sizes."""
+    sizes: Any = {"centers": (4, 2), "radius": (0.8, 1.5), "neighbours": (3, 2), "hidden": (6,)}
+    dims = ((4, 5), (6,), (7,))
+    model = seeded(lambda: sw.PointNetPlusPlus.build(3, 2, dims=dims, dropout=0.0, **sizes))
+
+    def batches(step: int) -> tuple[sw.SetBatch, Tensor]:
+        return ragged(step, sets=1 if step == 3 else 6)
+
+    return trained(model, sw.Classes(), batches, steps=4, evaluations=1, precision="64-true")
+
+
+def estimator() -> Found:
+    """An estimator, as a user fits it; every process can predict on its own."""
+    sets = [
+        x[mask].numpy()
+        for batch, _ in [ragged(0, sets=24)]
+        for x, mask in zip(batch.x, batch.mask, strict=True)
+    ]
+    y = ragged(0, sets=24)[1].numpy()
+    model = sw.SetClassifier(
+        layers=(8,), hidden=(8, 8), max_epochs=4, dropout=0.0, early_stopping=True, random_state=0
+    ).fit(sets, y)
+    if ranks.is_first():
+        model.predict(sets[:2])
+    return {
+        "chance": torch.from_numpy(model.predict_proba(sets)),
+        "loss": torch.tensor(model.history_[-1]["loss"]),
+    }
+
+
+GRAPHS: dict[str, Any] = {
+    "softmax": lambda: sw.RandomFeatureGraph(8, (8, 8), seed=3),
+    "normalize": lambda: sw.RandomFeatureGraph(8, (8, 8), normalize=sw.row_normalize),
+    "auto": lambda: sw.AutoGraph(8, (8, 8), exact_up_to=0),
+    "uniform": sw.UniformGraph,
+}
+POOLS: dict[str, Any] = {
+    "sum": sw.SumPool,
+    "mean": sw.MeanPool,
+    "max": sw.MaxPool,
+    "attention": lambda: sw.AttentionPool(8),
+    "gated": lambda: GatedAttentionPool(8),
+}
+
+
+def elements() -> Found:
+    """One large set, its elements divided: outputs and gradients for every graph, pool and block."""
+    found = {}
+    (whole, y), (tied, _) = ragged(7, sets=3, dtype=torch.float64), ragged(8, sets=3, dtype=torch.float64)
+    tied.x[:] = tied.x.round()  # elements that tie for the largest
+    cases = [(graph, pool, "denoising") for graph in GRAPHS for pool in POOLS]
+    cases += [("softmax", "mean", "residual"), ("normalize", "max", "message-passing")]
+    for graph, pool, block in cases:
+        for kind, batch in (
+            ("masked", whole),
+            ("full", sw.SetBatch(whole.x)),
+            ("tied", tied),
+            ("two", sw.SetBatch(whole.x[:, :2])),
+        ):
+            torch.manual_seed(0)
+            parts: Any = {"block": block, "graph": GRAPHS[graph](), "pool": POOLS[pool]()}
+            model = sw.DMPS.build(3, 2, dim=8, depth=2, **parts).double()
+            out = SplitElements(model)(batch.x, batch.mask)
+            sw.Classes().loss(out, y).backward()
+            name = f"{graph} {pool} {block} {kind}"
+            found[f"{name} out"] = out.detach()
+            for part, weight in model.named_parameters():
+                found[f"{name} {part}"] = ranks.total(weight.grad) / ranks.world()
+    return found
+
+
+def shares() -> Found:
+    """Processes that hold nothing but their share of each set, in a training; pools side by side."""
+
+    def make() -> nn.Module:
+        model = sw.DMPS.build(
+            3, 1, dim=8, hidden=(8, 8), graph="linear", pool=JoinedPool(sw.MeanPool(), sw.MaxPool())
+        )
+        model.head = sw.Dense(16, 1, activation="identity")
+        return model
+
+    def batches(step: int) -> tuple[sw.SetBatch, Tensor]:
+        batch, y = ragged(step)
+        mine = ranks.share(7)
+        return sw.SetBatch(batch.x[:, mine], batch.mask[:, mine]), y
+
+    settings = {"steps": 6, "evaluations": 2, "precision": "64-true"}
+    mine = trained(seeded(make), sw.Binary(), batches, validation=[batches(-1)], split="shares", **settings)
+    whole = trained(seeded(make), sw.Binary(), ragged, validation=[ragged(-1)], split="elements", **settings)
+    return mine | {f"whole {name}": value for name, value in whole.items()}
+
+
+def resumed() -> Found:
+    """Interrupted and taken up, with dropout that differs from process to process."""
+
+    def make() -> nn.Module:
+        model = sw.DMPS.build(3, 1, dim=8, hidden=(8, 8))
+        model.head = nn.Sequential(nn.Dropout(0.5), model.head)
+        return model
+
+    def until_seven(step: int) -> tuple[sw.SetBatch, Tensor]:
+        if step == 8:
+            raise InterruptedError
+        return ragged(step)
+
+    settings = sw.Training(steps=12, evaluations=4, checkpoint_seconds=0)
+    with tempfile.TemporaryDirectory() as own:
+        folder = Path(ranks.on_first(own.encode).decode())
+        straight, first, second = seeded(make), seeded(make), seeded(make)
+        torch.manual_seed(1)
+        sw.fit(straight, sw.Binary(), ragged, settings)
+        torch.manual_seed(1)
+        with suppress(InterruptedError):
+            sw.fit(first, sw.Binary(), until_seven, settings, folder=folder / "run")
+        sw.fit(second, sw.Binary(), ragged, settings, folder=folder / "run", resume=True)
+        files = sorted(path.name for path in (folder / "run").iterdir())
+        ranks.wait()
+    drawn = ranks.rows(torch.rand(4))
+    apart = len(drawn.unique(dim=0)) == ranks.world()
+    same = all(torch.equal(a, b) for a, b in zip(straight.parameters(), second.parameters(), strict=True))
+    return {"same": torch.tensor(same), "apart": torch.tensor(apart), "files": torch.tensor(len(files))}
+
+
+SCENARIOS = {
+    scenario.__name__: scenario
+    for scenario in (
+        fifty_steps,
+        few_sets,
+        shared_images,
+        plain_encoder_of_shared,
+        points,
+        estimator,
+        elements,
+        shares,
+        resumed,
+    )
+}
+
+
+def main(out: str, *names: str) -> None:
+    torch.set_num_threads(1)
+    ranks.join()
+    found = {name: SCENARIOS[name]() for name in names or SCENARIOS}
+    for name, values in found.items():
+        for key, value in values.items():
+            if not torch.equal(ranks.rows(value)[0], value):
+                raise AssertionError(f"{name}: process {ranks.rank()} came to another {key}")
+    if ranks.is_first():
+        torch.save(found, out)
+    ranks.leave()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
