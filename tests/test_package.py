@@ -71,6 +71,7 @@ LAYERS = [
     ["explore.*"],
     ["explore"],
     ["cli"],
+    ["__main__"],
 ]
 
 

@@ -8,7 +8,8 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,6 +18,7 @@ import tyro
 from tyro.conf import CascadeSubcommandArgs, FlagCreatePairsOff, Positional
 
 from setwise.experiments import EXPERIMENTS
+from setwise.stopping import Terminated, ended_by_signals
 
 if TYPE_CHECKING:
     from setwise.experiments.base import Experiment as Configured
@@ -389,7 +391,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 GO_ON = {
     "run": "; --resume continues from the last checkpoint",
-    "fit": "; --resume goes on after the last finished fold",
+    "fit": "; --resume continues from the last checkpoint",
 }
 
 
@@ -399,22 +401,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an old terminal gets a question mark, not a traceback
-    config = (CascadeSubcommandArgs, FlagCreatePairsOff)
+    go_on = GO_ON.get("".join(words[:1]), "")
     try:
-        if words and words[0] in COMMANDS:
-            command = COMMANDS[words[0]]
-            tyro.cli(command, prog=f"setwise {words[0]}", args=words[1:], config=config)
-        else:
-            tyro.extras.subcommand_cli_from_dict(
-                COMMANDS,
-                prog="setwise",
-                description="Learning on sets by message passing over a latent graph.",
-                args=words,
-                config=config,
-            )
+        with ended_by_signals(), _one_of_many() if "TORCHELASTIC_RUN_ID" in os.environ else nullcontext():
+            _run_command(words)
     except KeyboardInterrupt:
-        print(f"setwise: interrupted{GO_ON.get(''.join(words[:1]), '')}", file=sys.stderr)
+        print(f"setwise: interrupted{go_on}", file=sys.stderr)
         sys.exit(130)
+    except Terminated as ended:
+        print(f"setwise: terminated{go_on}", file=sys.stderr)
+        sys.exit(ended.code)
     except BrokenPipeError:  # the reader has gone, as in 'setwise table … | head'
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
@@ -423,6 +419,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print(f"setwise: {_sentence(error)}", file=sys.stderr)
         sys.exit(2)
+
+
+def _run_command(words: Sequence[str]) -> None:
+    config = (CascadeSubcommandArgs, FlagCreatePairsOff)
+    if words and words[0] in COMMANDS:
+        command = COMMANDS[words[0]]
+        tyro.cli(command, prog=f"setwise {words[0]}", args=words[1:], config=config)
+    else:
+        tyro.extras.subcommand_cli_from_dict(
+            COMMANDS,
+            prog="setwise",
+            description="Learning on sets by message passing over a latent graph.",
+            args=words,
+            config=config,
+        )
+
+
+@contextmanager
+def _one_of_many() -> Iterator[None]:
+    """One of several processes that torchrun started: only the first one prints."""
+    from setwise import ranks
+
+    with (
+        Path(os.devnull).open("w") as nowhere,
+        nullcontext() if ranks.is_first() else redirect_stdout(nowhere),
+    ):
+        yield
+    ranks.leave()
 
 
 def _sentence(error: Exception) -> str:

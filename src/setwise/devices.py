@@ -1,6 +1,7 @@
 """Where a model is trained: on this device, or by several processes together."""
 
 import os
+from itertools import chain
 from typing import Any
 
 from lightning_fabric import Fabric
@@ -44,6 +45,7 @@ def set_up(model: nn.Module, optimizer: Optimizer, training: Training) -> tuple[
         precision=training.precision,
     )
     fabric.launch()
+    ranks.same(chain(model.parameters(), model.buffers()))
     if training.split != "sets":
         divided = SplitElements(model, whole=training.split == "elements")
         return fabric, *fabric.setup(divided, optimizer)

@@ -18,6 +18,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from setwise import ranks
 from setwise.config import Training
 from setwise.explain import Method, importance, method_for
 from setwise.graphs import SetGraph
@@ -76,6 +77,8 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         "verbose": ["verbose", str],
     }
 
+    checkpoints: Path | None = None
+    """Where to keep the state of a training, to go on from if it is interrupted; nowhere unless told."""
     module_: Framed
     task_: SetTask
     history_: list[dict[str, float]]
@@ -148,7 +151,9 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         self.module_, self._optimizer = copy.deepcopy((self.module_, self._optimizer))
 
     def _draw_seed(self) -> int:
-        self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        drawn = int(check_random_state(self.random_state).randint(2**31 - 1))
+        ranks.join()
+        self._seed = int(ranks.on_first(lambda: str(drawn).encode()))
         return self._seed
 
     def _examples(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[Sets, Tensor, Tensor]:
@@ -305,6 +310,8 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
                 batches,
                 training,
                 validation=watched,
+                folder=self.checkpoints,
+                resume=True,
                 progress=bar,
                 optimizer=self._optimizer,
             )

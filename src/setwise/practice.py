@@ -3,8 +3,10 @@
 import hashlib
 import json
 import platform
+import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -14,9 +16,11 @@ import numpy as np
 import torch
 
 import setwise
+from setwise import ranks
+from setwise.checkpoint import CHECKPOINT
 from setwise.data.reading import Labelled, read_sets
 from setwise.experiments.configs import difference
-from setwise.files import read_json, refuse_same, write_atomically, write_json
+from setwise.files import locked, read_json, refuse_same, write_atomically, write_json
 from setwise.sheets import Sheet, few, lines, with_error
 
 Task = Literal["auto", "classify", "regress", "count"]
@@ -94,8 +98,8 @@ def fit_model(
 ) -> Report:
     """Choose an estimator for labelled sets, cross-validate it, fit it to all of them and save it.
 
-    Finished folds are kept beside the model, in ``<out>.folds.json``, until it is there; the report goes to
-    ``<out>.report.json``.
+    Until the model is there, finished folds are kept beside it, in ``<out>.folds.json``, and the state of the
+    one at work in the folder ``.<out>.work``; the report goes to ``<out>.report.json``.
 
     Args:
         data: a file or folder, as `setwise.data.reading.read_sets` takes it.
@@ -107,7 +111,7 @@ def fit_model(
         seed: of the folds and of all that is random in training.
         threads: of the processor to use; as many as torch takes unless given.
         overwrite: whether to replace a model that is there.
-        resume: whether to take up the finished folds of a run that was interrupted.
+        resume: whether to take up a run that was interrupted.
         verbose: whether to show progress.
         **reading: what else `read_sets` takes: ``set_column``, ``label_column``, ``group_column``,
             ``features``, ``name``. No group is torn apart between folds.
@@ -122,26 +126,33 @@ def fit_model(
         raise ValueError(f"seed must lie between 0 and 2^32, got {seed}")
     if threads is not None and threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
-    _need_free(out, data, overwrite=overwrite)
     if threads is not None:
         torch.set_num_threads(threads)
+    ranks.join()
+    if ranks.is_first():
+        _need_free(out, data, overwrite=overwrite)
     known = read_sets(data, **reading)
     chosen, why, labels = choose_task(known.labels, task)
     testing = {"task": chosen, "folds": folds, "holdout": holdout, "seed": seed, "sha256": _digest(data)}
     config = json.loads(json.dumps({**testing, "reading": reading, "settings": dict(settings or {})}))
 
+    work = out.with_name(f".{out.name}.work")
+
     def fitted(index: Any, title: str) -> Any:
         shown = title if verbose else False
         estimator = _estimator(chosen, {**(settings or {}), "random_state": seed, "verbose": shown})
+        estimator.checkpoints = work / title.replace(" ", "-")
         return estimator.fit(known.sets[index], labels[index]).set_params(verbose=False)
 
     splits, tested, notes = _splits(known, labels, chosen, folds=folds, holdout=holdout, seed=seed)
-    kept = _Kept(beside(out, "folds"), config, resume=resume)
-    for number in range(len(kept.folds), len(splits)):
-        title = f"fold {number + 1} of {len(splits)}" if holdout is None else "held out"
-        kept.add(_tested(fitted, title, known.sets, labels, *splits[number], alone=holdout is not None))
-    whole = fitted(slice(None), "all sets")
-    whole.save(out)
+    with _kept_to_oneself(work):
+        kept = _Kept(beside(out, "folds"), work, config, resume=resume)
+        for number in range(len(kept.folds), len(splits)):
+            title = f"fold {number + 1} of {len(splits)}" if holdout is None else "held out"
+            kept.add(_tested(fitted, title, known.sets, labels, *splits[number], alone=holdout is not None))
+        whole = fitted(slice(None), "all sets")
+        if ranks.is_first():
+            whole.save(out)
 
     if left := tuple(known.left_out.values()):
         notes = (*notes, f"{len(left)} files have no label and were left out, the first is {left[0]}")
@@ -167,8 +178,9 @@ def fit_model(
         versions={"python": platform.python_version(), "setwise": setwise.__version__}
         | {package: version(package) for package in ("torch", "numpy", "scikit-learn")},
     )
-    write_json(beside(out, "report"), asdict(report))
-    kept.path.unlink(missing_ok=True)
+    if ranks.is_first():
+        write_json(beside(out, "report"), asdict(report))
+        kept.forget()
     return report
 
 
@@ -331,27 +343,51 @@ def _over_folds(folds: Sequence[Mapping[str, Any]]) -> tuple[Score, ...]:
 
 
 class _Kept:
-    """The finished folds of a run, on disk until it is over."""
+    """What a run has come to, on disk until it is over: its finished folds, and the state of one at work."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool) -> None:
+    def __init__(self, path: Path, work: Path, config: Mapping[str, Any], *, resume: bool) -> None:
         self.path = path
+        self.work = work
         self.config = config
-        self.folds: list[dict[str, Any]] = []
-        if not resume or not path.exists():
-            return
-        match read_json(path):
-            case {"config": dict(found), "folds": list(folds)} if found == config:
-                self.folds = folds
+        self.folds: list[dict[str, Any]] = json.loads(ranks.on_first(lambda: self._known(resume)))
+
+    def _known(self, resume: bool) -> bytes:
+        if not resume or not self.path.exists():
+            self._save([])  # whose run this is, for what is kept of it from now on
+            for checkpoint in self.work.rglob(CHECKPOINT):
+                checkpoint.unlink()
+            return b"[]"
+        match read_json(self.path):
+            case {"config": dict(found), "folds": list(folds)} if found == self.config:
+                return json.dumps(folds).encode()
             case {"config": dict(found)}:
                 raise ValueError(
-                    f"{path} is of another run ({difference(found, config)}): leave out --resume"
+                    f"{self.path} is of another run ({difference(found, self.config)}): leave out --resume"
                 )
             case _:
-                raise ValueError(f"{path} holds no finished folds: leave out --resume")
+                raise ValueError(f"{self.path} holds no finished folds: leave out --resume")
 
     def add(self, fold: dict[str, Any]) -> None:
         self.folds.append(fold)
-        write_json(self.path, {"config": self.config, "folds": self.folds})
+        if ranks.is_first():
+            self._save(self.folds)
+
+    def _save(self, folds: list[dict[str, Any]]) -> None:
+        write_json(self.path, {"config": self.config, "folds": folds})
+
+    def forget(self) -> None:
+        self.path.unlink(missing_ok=True)
+        shutil.rmtree(self.work, ignore_errors=True)
+
+
+@contextmanager
+def _kept_to_oneself(work: Path) -> Iterator[None]:
+    """Let nobody else fit this model meanwhile."""
+    try:
+        with locked(work) if ranks.is_first() else nullcontext():
+            yield
+    except BlockingIOError as error:
+        raise BlockingIOError(f"another run is at work on {work.name[1:].removesuffix('.work')}") from error
 
 
 def _digest(data: Path) -> str:

@@ -123,7 +123,9 @@ def same(tensors: Iterable[Tensor]) -> None:
     """Give all processes the values that the first one has, in place."""
     if world() > 1:
         for tensor in tensors:
-            dist.broadcast(tensor, 0)
+            values = tensor.detach().clone(memory_format=torch.contiguous_format)
+            dist.broadcast(values, 0)
+            tensor.detach().copy_(values)
 
 
 def rows(x: Tensor) -> Tensor:

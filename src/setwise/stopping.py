@@ -2,12 +2,10 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Terminated(SystemExit):
@@ -36,6 +34,13 @@ def stop(number: int, frame: FrameType | None = None) -> NoReturn:
 
 
 @contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Within, SIGTERM ends the work as an exception does, so that nothing is left half-done."""
+    with _handled(stop, (signal.SIGTERM,)):
+        yield
+
+
+@contextmanager
 def heeded() -> Iterator[Request]:
     """Within, SIGINT and SIGTERM are requests that the work looks at when it suits; a second Ctrl-C is not.
 
@@ -47,18 +52,25 @@ def heeded() -> Iterator[Request]:
     True
     """
     request = Request()
-    if threading.current_thread() is not threading.main_thread():
-        yield request
-        return
 
     def note(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT == request.signal:
             raise KeyboardInterrupt
         request.signal = number
 
-    before = [(number, signal.signal(number, note)) for number in SIGNALS]
-    try:
+    with _handled(note, (signal.SIGINT, signal.SIGTERM)):
         yield request
+
+
+@contextmanager
+def _handled(handler: Callable[[int, FrameType | None], None], signals: Sequence[int]) -> Iterator[None]:
+    """Handle signals, where that is possible: only the main thread hears them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [(number, signal.signal(number, handler)) for number in signals]
+    try:
+        yield
     finally:
-        for number, handler in before:
-            signal.signal(number, handler)
+        for number, handled in before:
+            signal.signal(number, handled)

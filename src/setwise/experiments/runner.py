@@ -1,9 +1,11 @@
 """Running one row of an experiment from its configuration to a result on record."""
 
+import json
 import platform
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 
 import setwise
+from setwise import ranks
 from setwise.checkpoint import CHECKPOINT, load_checkpoint, trained_weights
 from setwise.divergence import DIVERGED
 from setwise.experiments.base import Experiment
@@ -50,20 +53,36 @@ def run(
     Returns:
         The result, as on record.
     """
+    ranks.join()
     folder = _folder(out, experiment, row, seed)
     record = results / experiment.name / f"{row}_{folder.name}.json"
-    config = asdict(experiment)
-    _refuse_other(record, experiment, "--results")
     start = None if experiment.start is None else _folder(out, experiment.start, row, seed)
-    if start is not None:
-        _finished(start, experiment)
-    with locked(folder):
-        _claim(folder, experiment, resume=resume)
+    with locked(folder) if ranks.is_first() else nullcontext():
+        if ranks.is_first():
+            _refuse_other(record, experiment, "--results")
+            if start is not None:
+                _finished(start, experiment)
+            _claim(folder, experiment, resume=resume)
         try:
-            return _run(experiment, row, seed, config, folder, record, start=start, resume=resume, show=show)
+            result = _known_result(folder) or _run(
+                experiment, row, seed, folder, start=start, resume=resume, show=show
+            )
         except Exception:
-            _leave(folder)
+            if ranks.is_first():
+                _leave(folder)
             raise
+        if ranks.is_first():
+            write_json(folder / "result.json", result)
+            write_json(record, result)
+    return result
+
+
+def _known_result(folder: Path) -> dict[str, Any] | None:
+    """The result of a run that was finished before."""
+    path = folder / "result.json"
+    text = ranks.on_first(lambda: path.read_bytes() if path.exists() else b"")
+    result: dict[str, Any] | None = json.loads(text) if text else None
+    return result
 
 
 def _folder(out: Path, experiment: Experiment, row: str, seed: int) -> Path:
@@ -77,18 +96,12 @@ def _run(
     experiment: Experiment,
     row: str,
     seed: int,
-    config: Mapping[str, Any],
     folder: Path,
-    record: Path,
     *,
     start: Path | None,
     resume: bool,
     show: bool,
 ) -> dict[str, Any]:
-    if (folder / "result.json").exists():
-        result: dict[str, Any] = read_json(folder / "result.json")
-        write_json(record, result)
-        return result
     source = revision()
     if experiment.threads is not None:
         torch.set_num_threads(experiment.threads)
@@ -107,7 +120,7 @@ def _run(
     }
     before = {} if start is None else {"start": _known(start, experiment)}
     histories = [history for _, history in trials.values()]
-    result = {
+    return {
         "experiment": experiment.name,
         "row": row,
         "seed": seed,
@@ -115,12 +128,13 @@ def _run(
         **_joined({name: scores for name, (scores, _) in trials.items()}),
         "validation": _joined({name: _watched(history) for name, (_, history) in trials.items()}),
         "paper": experiment.paper(row, getattr(experiment, experiment.varied)),
-        "config": config,
+        "config": asdict(experiment),
         "budget": {
             "steps": max(history.steps for history in histories),
             "sets": sum(history.sets for history in histories),
             "seconds": round(sum(history.seconds for history in histories), 1),
             "threads": torch.get_num_threads(),
+            **({"processes": ranks.world()} if ranks.world() > 1 else {}),
         },
         **before,
         "versions": {
@@ -131,9 +145,6 @@ def _run(
         "revision": source,
         "data": experiment.data,
     }
-    write_json(folder / "result.json", result)
-    write_json(record, result)
-    return result
 
 
 def _trial(
