@@ -59,19 +59,25 @@ def share(count: int) -> slice:
 
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, alike: bool) -> Tensor:
+        ctx.alike = alike
         return total(x)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return total(grads[0])
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0] * world() if ctx.alike else total(grads[0]), None
 
 
-def all_sum(x: Tensor) -> Tensor:
-    """The sum over all processes, on each of them; gradients are summed as well."""
+def all_sum(x: Tensor, *, alike: bool = False) -> Tensor:
+    """The sum over all processes, on each of them; gradients are summed as well.
+
+    Args:
+        x: what this process adds.
+        alike: whether all processes do the same with the sum, so that their gradients are known to be equal.
+    """
     if world() == 1:
         return x
-    summed: Tensor = _Sum.apply(x)  # type: ignore[no-untyped-call]
+    summed: Tensor = _Sum.apply(x, alike)  # type: ignore[no-untyped-call]
     return summed
 
 
@@ -103,20 +109,23 @@ def wait() -> None:
     any_of(False)
 
 
-def average_gradients(parameters: Iterable[Tensor]) -> None:
-    """Give all processes the mean of their gradients; what none of them has used keeps none."""
+def average_gradients(parameters: Iterable[Tensor], request: bool = False) -> bool:
+    """Give all processes the mean of their gradients; tell whether any of them has a request.
+
+    What none of them has used keeps no gradient.
+    """
     if world() == 1:
-        return
+        return request
     known = [weight for weight in parameters if weight.requires_grad]
-    if not known:
-        return
-    used = torch.tensor([float(weight.grad is not None) for weight in known]).to(known[0])
     grads = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in known]
-    flat = total(torch.cat([used, *(grad.flatten() for grad in grads)]))
-    used, *sums = flat.split([len(known), *(weight.numel() for weight in known)])
-    for weight, grad, any_used, summed in zip(known, grads, used.tolist(), sums, strict=True):
-        grad.copy_(summed.view_as(grad) / world())  # in place: it may lie otherwise than a new one would
+    flags = torch.tensor([request, *(weight.grad is not None for weight in known)]).to(grads[0])
+    summed = total(torch.cat([flags, *(grad.flatten() for grad in grads)]))
+    flags, *sums = summed.split([len(flags), *(weight.numel() for weight in known)])
+    requested, *used = flags.tolist()
+    for weight, grad, any_used, total_grad in zip(known, grads, used, sums, strict=True):
+        grad.copy_(total_grad.view_as(grad) / world())  # in place: it may lie otherwise than a new one would
         weight.grad = grad if any_used else None
+    return bool(requested)
 
 
 def same(tensors: Iterable[Tensor]) -> None:

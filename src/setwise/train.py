@@ -125,7 +125,7 @@ def fit(
             if not math.isfinite(value):
                 raise FloatingPointError(diverged(model, batch, y, value, step, random, folder))
             fabric.backward(loss)
-            ranks.average_gradients(model.parameters())
+            stopping = ranks.average_gradients(model.parameters(), bool(request))
             if training.clip is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), training.clip)
             stepper.step()
@@ -154,7 +154,7 @@ def fit(
                     run.save(folder / CHECKPOINT)
                 if last:
                     break
-            if ranks.any_of(bool(request)):
+            if stopping or (request and ranks.world() == 1):
                 if folder is not None:
                     run.save(folder / CHECKPOINT)
                 request.obey()

@@ -30,21 +30,22 @@ class SplitSets(nn.Module):
 
     def forward(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b k"]:
         """The outputs for all sets."""
-        mine = ranks.share(len(x))
-        own = mine.start < mine.stop
-        seen = mine if own else slice(0, 1)
+        mine = dealt(len(x), mask)
+        seen = mine if len(mine) else mine.new_zeros(1)
         part = Scattered.of(x, seen) if isinstance(x, Shared) else x[seen]
-        with ranks.splitting(counts=own):
+        with ranks.splitting(counts=len(mine) > 0):
             out: Tensor = self.network(part, None if mask is None else mask[seen])
-        return spread(out, mine, len(x))
+        rows = out.new_zeros(len(x), *out.shape[1:]).index_copy(0, mine, out[: len(mine)])
+        return ranks.all_sum(rows, alike=True)
 
 
-def spread(rows: Tensor, mine: slice, count: int) -> Tensor:
-    """The rows of all processes, each of which has those of its share."""
-    rows = rows[: mine.stop - mine.start]
-    before = rows.new_zeros(mine.start, *rows.shape[1:])
-    after = rows.new_zeros(count - mine.stop, *rows.shape[1:])
-    return ranks.all_sum(torch.cat([before, rows, after]))
+def dealt(count: int, mask: Tensor | None) -> Tensor:
+    """The numbers of this process's sets: large and small ones are dealt alike, to and fro."""
+    sizes = torch.zeros(count) if mask is None else mask.sum(1).cpu()
+    order = sizes.argsort(descending=True, stable=True)
+    turn = torch.arange(count) % (2 * ranks.world())
+    mine: Tensor = order[torch.minimum(turn, 2 * ranks.world() - 1 - turn) == ranks.rank()]
+    return mine if mask is None else mine.to(mask.device)
 
 
 class Scattered(Shared):
@@ -62,7 +63,7 @@ class Scattered(Shared):
         self.count = count
 
     @staticmethod
-    def of(x: Shared, sets: slice) -> Shared:
+    def of(x: Shared, sets: Tensor) -> Shared:
         """This process's share of the values, and these of the sets; of too few values each holds all."""
         if len(x.values) < ranks.world():
             return Shared(x.values, x.index[sets])
@@ -70,7 +71,9 @@ class Scattered(Shared):
 
     def placed(self, features: Tensor) -> Tensor:
         """What was made of the values, in their places."""
-        return spread(features, ranks.share(self.count), self.count)[self.index]
+        mine = ranks.share(self.count)
+        whole = features.new_zeros(self.count, *features.shape[1:])
+        return ranks.all_sum(whole.index_copy(0, torch.arange(mine.start, mine.stop), features))[self.index]
 
     def to(self, *args: object, **kwargs: object) -> "Scattered":
         """Move or cast the values as ``Tensor.to`` does; the index goes along to the device."""
