@@ -1,4 +1,4 @@
-"""Known vulnerabilities of everything in constraints.txt: ``python -m supply.audit`` asks, and keeps the answer.
+"""Known vulnerabilities of all in constraints.txt: ``python -m supply.audit`` asks, and keeps the answer.
 
 pip-audit asks first. A mirror of PyPI may not have the pages of single versions that it reads, and then it
 passes packages over without failing. For those the page of the project is read, which speaks of the newest

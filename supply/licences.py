@@ -1,4 +1,4 @@
-"""The licence of every package at run time in SPDX's words; ``python -m supply.licences`` writes the table."""
+"""The licence of each package at run time in SPDX's words; ``python -m supply.licences`` writes the table."""
 
 import re
 from collections.abc import Mapping
@@ -103,8 +103,8 @@ def table(found: Mapping[str, Package]) -> str:
 
 def written(page: str, mark: str, content: str) -> str:
     """A page with what stands between ``<!-- mark -->`` and ``<!-- end -->`` replaced."""
-    pattern = rf"(<!-- {mark} -->\n).*?(\n<!-- end -->)"
-    return re.sub(pattern, lambda match: match[1] + content + match[2], page, flags=re.DOTALL)
+    pattern = rf"(<!-- {mark} -->\n).*?(<!-- end -->)"
+    return re.sub(pattern, lambda match: f"{match[1]}{content}\n{match[2]}", page, flags=re.DOTALL)
 
 
 def main(page: Path = PAGE) -> None:

@@ -32,6 +32,11 @@ def reference(name: str, version: str) -> str:
     return f"pkg:pypi/{name}@{quote(version)}"
 
 
+def environment() -> str:
+    """What a bill depends on besides the packages, such as ``Python 3.11, linux x86_64``."""
+    return f"Python {sys.version_info.major}.{sys.version_info.minor}, {sys.platform} {platform.machine()}"
+
+
 def hashes(reports: Iterable[Path]) -> dict[tuple[str, str], str]:
     """The SHA-256 of each file that pip installed, by normalised name and version."""
     found: dict[tuple[str, str], str] = {}
@@ -63,7 +68,6 @@ def bill(found: Mapping[str, Package], digests: Mapping[tuple[str, str], str]) -
     roots = {canonicalize_name(r.name) for requirements in asked().values() for r in requirements}
     needs = {"setwise": sorted(roots)} | {name: list(package.requires) for name, package in found.items()}
     addresses = {"setwise": own} | {name: reference(name, p.version) for name, p in found.items()}
-    place = f"Python {sys.version_info.major}.{sys.version_info.minor}, {sys.platform} {platform.machine()}"
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -78,7 +82,7 @@ def bill(found: Mapping[str, Package], digests: Mapping[tuple[str, str], str]) -
                 "licenses": [{"expression": "MIT"}],
                 "purl": own,
             },
-            "properties": [{"name": "setwise:environment", "value": place}],
+            "properties": [{"name": "setwise:environment", "value": environment()}],
         },
         "components": [
             component(name, package, digests.get((name, package.version))) for name, package in found.items()
