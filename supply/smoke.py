@@ -89,7 +89,7 @@ def call(command: Sequence[str], folder: Path, expected: str, fails: bool = Fals
         check=False,
     )
     said = done.stdout + done.stderr
-    short = " ".join(word for word in command if str(ROOT) not in word)[:90]
+    short = " ".join(command).replace(f"{ROOT}{os.sep}", "")[:90]
     if bool(done.returncode) != fails or not re.search(expected, said, flags=re.MULTILINE):
         outcome = "fail" if fails else "work"
         raise SystemExit(f"{short} must {outcome} and say {expected!r}, got {done.returncode}:\n{said}")
@@ -109,7 +109,7 @@ def install(report: str, *packages: str) -> None:
         "--constraint",
         str(ROOT / "constraints.txt"),
     )
-    call(("pip", "install", *options, *packages), CLEAN, "")
+    call(("pip", "install", *packages, *options), CLEAN, "")
 
 
 def torch_version(makefile: Path = ROOT / "Makefile") -> str:
