@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := runs/demo
 
-.PHONY: help demo test lint format bench docs site clean
+.PHONY: help demo test lint format bench docs site wheel supply audit clean
 help:
 	@echo "make demo    train on Gaussian sets for two minutes and draw the figures"
 	@echo "make test    run the tests"
@@ -11,6 +11,9 @@ help:
 	@echo "make bench   measure speed, as ratios, into results/benchmarks"
 	@echo "make docs    write the tables and figures of README and docs from results/"
 	@echo "make site    build the documentation into build/site"
+	@echo "make wheel   build wheel and source distribution, try the wheel in a clean environment"
+	@echo "make supply  write bill of materials and table of licences; make wheel comes first"
+	@echo "make audit   ask for known vulnerabilities of everything in constraints.txt"
 
 # torch comes first and by its version: a plain 'torch' may pull gigabytes for a GPU that is not there.
 .venv/installed: pyproject.toml constraints.txt
@@ -67,6 +70,25 @@ docs: .venv/installed
 site: .venv/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open build/site/index.html"
+
+# What builds and what audits stays apart from what is tested.
+build/%/installed: constraints.txt
+	$(PYTHON) -m venv build/$*
+	build/$*/bin/pip install --quiet $(TOOLS_$*) --constraint constraints.txt
+	touch $@
+TOOLS_builder := build hatchling
+TOOLS_auditor := pip_audit
+
+wheel: build/builder/installed
+	build/builder/bin/python -m supply.wheel
+	build/builder/bin/python -m supply.smoke
+
+supply: .venv/installed wheel
+	$(BIN)/python -m supply.sbom
+	$(BIN)/python -m supply.licences
+
+audit: .venv/installed build/auditor/installed
+	$(BIN)/python -m supply.audit
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
