@@ -9,24 +9,51 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+UNFINISHED = ".unfinished"
+
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write to a temporary name in the same folder, flush to disk, then rename over ``path``.
 
     Whatever interrupts it, ``path`` holds the old content or the new.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    name = None
+    with named_errors(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(0o644)
+            Path(name).replace(path)
+        except BaseException:
+            if name is not None:
+                Path(name).unlink(missing_ok=True)
+            raise
+
+
+def append(path: Path, text: str) -> None:
+    """Add text to the end of a file."""
+    with named_errors(path), path.open("a") as file:
+        file.write(text)
+
+
+@contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """Let errors of writing, such as a full disk, name the file that was to be written."""
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        yield
+    except OSError as error:
+        kept = "; what was there is kept" if path.is_file() else ""
+        raise OSError(error.errno, f"{error.strerror or error}{kept}", str(path)) from error
+
+
+def clear_unfinished(folder: Path) -> None:
+    """Remove what `write_atomically` was killed over; nobody else may be at work in the folder."""
+    for path in folder.glob(f".*{UNFINISHED}"):
+        path.unlink(missing_ok=True)
 
 
 def refuse_same(out: Path, *read: Path | None) -> None:

@@ -25,7 +25,7 @@ from setwise.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from setwise.config import Training
 from setwise.devices import set_up
 from setwise.divergence import diverged
-from setwise.files import locked, write_atomically
+from setwise.files import append, clear_unfinished, locked, write_atomically
 from setwise.nn.modes import in_use
 from setwise.progress import Silent
 from setwise.randomness import generator
@@ -37,6 +37,7 @@ Batch = tuple[SetBatch, Tensor]
 Batches = Callable[[int], Batch]
 
 METRICS = "metrics.jsonl"
+LOCK = ".training"
 PROGRESS = 1e-4
 """How much lower a validation loss must be for patience to begin anew."""
 
@@ -167,7 +168,9 @@ def fit(
 @contextmanager
 def _kept(folder: Path | None) -> Iterator[None]:
     """Keep the folder to oneself, and let the other processes wait until it is."""
-    with locked(folder, ".training") if folder is not None and ranks.is_first() else nullcontext():
+    with locked(folder, LOCK) if folder is not None and ranks.is_first() else nullcontext():
+        if folder is not None and ranks.is_first():
+            clear_unfinished(folder)
         ranks.wait()
         yield
 
@@ -367,8 +370,7 @@ class _Log:
     def write(self, entry: dict[str, float]) -> None:
         self.entries.append(entry)
         if self.path is not None:
-            with self.path.open("a") as file:
-                file.write(json.dumps(entry) + "\n")
+            append(self.path, json.dumps(entry) + "\n")
         if self.board is not None:
             for name, value in entry.items():
                 self.board.add_scalar(name, value, entry["step"])

@@ -23,9 +23,9 @@ from setwise.experiments.base import Experiment
 from setwise.experiments.configs import difference, filled
 from setwise.files import locked, read_json, write_json
 from setwise.progress import Bar, Silent
-from setwise.train import History, fit
+from setwise.train import LOCK, History, fit
 
-LEFT = (".lock", ".training", DIVERGED)
+LEFT = (".lock", LOCK, DIVERGED)
 """Files in the folder of a run that do not make it one."""
 
 
