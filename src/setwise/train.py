@@ -153,12 +153,12 @@ def fit(
                     last or run.since_saved() >= training.checkpoint_seconds
                 ):
                     run.save(folder / CHECKPOINT)
-                if last:
-                    break
             if stopping or (request and ranks.world() == 1):
                 if folder is not None:
                     run.save(folder / CHECKPOINT)
                 request.obey()
+            if last:
+                break
     if best is not None:
         best.restore()
     ranks.same(model.buffers())
