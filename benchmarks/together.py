@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.measure import record
@@ -62,7 +63,7 @@ def train(batch: str, sets: int) -> None:
 
     fit(model, experiment.task(ROW), timed, Training(steps=STEPS, evaluations=1, device="cpu"))  # type: ignore[arg-type]
     if ranks.is_first():
-        steps = [after - before for before, after in zip(times[20:], times[21:], strict=False)]
+        steps = [after - before for before, after in pairwise(times[20:])]
         Path(os.environ["SETWISE_TIMES"]).write_text(json.dumps(steps))
     ranks.leave()
 

@@ -296,6 +296,7 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
             clip=1.0,
             evaluations=epochs,
             patience=int(self.n_iter_no_change) if watched else None,
+            checkpoint_seconds=2.0,
             device=self.device,
         )
         task = Weighed(self.task_, self._in_network_units(targets), weights, batches.sets_a_batch)

@@ -1,0 +1,1 @@
+"""Faults, hostile files and long hours: what happens to training and data under them."""

@@ -1,0 +1,129 @@
+"""What processes send each other when the elements of a set are divided among them: formula and measurement.
+
+``python -m endurance.bytes_moved`` starts two processes, counts what each all-reduce is given and what the
+loopback interface really carries, and compares both with the formula. Nothing else may talk there meanwhile.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import setwise as sw
+from endurance.recording import arguments, record
+from setwise import ranks
+from setwise.nn.split_elements import SplitElements
+
+ELEMENTS, REPEATS, NUMBER = 4096, 50, 4
+SIZES = [(64, 64, 3), (64, 256, 3), (128, 1024, 3), (64, 64, 6)]
+
+
+def payload(dim: int, features: int, depth: int, *, embedded: int = 128, sets: int = 1) -> dict[str, int]:
+    """The bytes that a process gives to all-reduces in a training step, by what they are for.
+
+    Args:
+        dim: features of an element.
+        features: columns of Φ.
+        depth: blocks.
+        embedded: width of the embedding.
+        sets: in a batch.
+    """
+    block = NUMBER * sets * (features + 1) * dim  # Σ x and Φᵀ x
+    return {
+        "block": block,
+        "blocks": 2 * depth * block,  # forward and backward
+        "graph": NUMBER
+        * sets
+        * ((embedded + 1) + 2 * (features + 1) + 1),  # the mean, the row sums, the count
+        "pool": NUMBER * sets * 2 * (dim + 1),
+    }
+
+
+def on_the_wire(given: float, processes: int) -> float:
+    """The bytes that all processes send for an all-reduce of so many: in a ring, 2 (p − 1) times as many."""
+    return 2 * (processes - 1) * given
+
+
+def sent() -> int:
+    """Bytes that the loopback interface has carried."""
+    lines = Path("/proc/net/dev").read_text().splitlines()
+    (loopback,) = (line.split() for line in lines if line.strip().startswith("lo:"))
+    return int(loopback[9])
+
+
+def measure(path: str) -> None:
+    """One of the processes: steps of a model of each size, without the average of the gradients."""
+    torch.set_num_threads(1)
+    ranks.join()
+    given = 0
+    reduce = dist.all_reduce
+
+    def counted(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        nonlocal given
+        given += tensor.numel() * tensor.element_size()
+        return reduce(tensor, *args, **kwargs)
+
+    dist.all_reduce = counted
+    found = []
+    for dim, features, depth in SIZES:
+        torch.manual_seed(0)
+        graph = sw.RandomFeatureGraph(dim, features=features)
+        model = SplitElements(sw.DMPS.build(3, 1, dim=dim, depth=depth, graph=graph))
+        x = torch.randn(1, ELEMENTS, 3)
+        model(x).sum().backward()
+        ranks.wait()
+        given, before = 0, sent()
+        for _ in range(REPEATS):
+            model(x).sum().backward()
+        ranks.wait()
+        expected = payload(dim, features, depth)
+        found.append(
+            {
+                "dim": dim,
+                "features": features,
+                "depth": depth,
+                "formula": expected,
+                "given": given / REPEATS,
+                "formula_on_the_wire": on_the_wire(given / REPEATS, ranks.world()),
+                "measured_on_the_wire": (sent() - before) / REPEATS,
+            }
+        )
+        ranks.wait()
+    if ranks.is_first():
+        Path(path).write_text(json.dumps(found))
+    ranks.leave()
+
+
+def main() -> int:
+    if len(sys.argv) > 2 and sys.argv[1] == "--measure":
+        measure(sys.argv[2])
+        return 0
+    given = arguments("endurance.bytes_moved", __doc__)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "found.json")
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        command = [*launcher, "-m", "endurance.bytes_moved", "--measure", str(path)]
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        subprocess.run(command, env=environment, check=True)
+        found = json.loads(path.read_text())
+    record(
+        given.out, "python -m endurance.bytes_moved", {"processes": 2, "elements": ELEMENTS, "steps": found}
+    )
+    for one in found:
+        whole = sum(one["formula"][part] for part in ("blocks", "graph", "pool"))
+        print(
+            f"d {one['dim']}, f {one['features']}, depth {one['depth']}: {whole:,} bytes by formula, "
+            f"{one['given']:,.0f} given, {one['measured_on_the_wire'] / one['formula_on_the_wire']:.3f} of the "
+            "expected bytes on the wire"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""Kill −9 at random moments: does the resumed run end with the very weights of an undisturbed one?
+
+Three jobs are made once in peace and once more killed again and again, with all their processes, some time
+after they have begun to train: a row of an experiment (``setwise run``), a cross-validation with dropout
+(``setwise fit``), and the row again by two processes together (``torchrun``). After each kill the checkpoint
+that is there must be readable.
+"""
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from endurance.recording import arguments, record
+from setwise.checkpoint import CHECKPOINT, load_checkpoint, trained_weights
+
+RUN = ["-m", "setwise", "run", "gaussian", "--row", "v-dmps", "--test-sets", "2000", "--threads", "1"]
+RUN += ["--training.steps", "3000", "--training.evaluations", "150", "--training.checkpoint-seconds", "0"]
+FIT = ["-m", "setwise", "fit", "sets.csv", "--folds", "3", "--max-epochs", "300", "--threads", "1", "--quiet"]
+FIT += ["--dropout", "0.3"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something to do that can be killed and taken up again."""
+
+    command: Sequence[str]
+    kills: int
+    digest: Callable[[Path], str]
+    """Tells the weights that it came to in a folder."""
+
+
+def main() -> int:
+    given = arguments("endurance.kills", __doc__, kills=(20, "of each job"), seed=(0, "of the moments"))
+    jobs = {
+        "run": Job(RUN, given.kills, checkpoint_digest),
+        "fit": Job(FIT, given.kills, file_digest),
+        "run by two processes": Job([*TORCHRUN, *RUN], max(1, given.kills // 4), checkpoint_digest),
+    }
+    found = {name: tried(name, job, given.seed) for name, job in jobs.items()}
+    command = f"python -m endurance.kills --kills {given.kills} --seed {given.seed}"
+    record(given.out, command, {"jobs": found})
+    return 0 if all(one["bit_equal"] and not one["unreadable"] for one in found.values()) else 1
+
+
+def tried(name: str, job: Job, seed: int) -> dict[str, Any]:
+    """Do a job in peace and killed again and again; tell whether it made a difference."""
+    moment = random.Random(seed)
+    found: dict[str, Any] = {"kills": 0, "unreadable": 0, "while_writing": 0, "steps": []}
+    with tempfile.TemporaryDirectory() as here:
+        peaceful, disturbed = Path(here, "peaceful"), Path(here, "disturbed")
+        for folder in (peaceful, disturbed):
+            folder.mkdir()
+            (folder / "sets.csv").write_text(sets())
+        began = time.perf_counter()
+        finish(job, peaceful)
+        whole = time.perf_counter() - began
+        while found["kills"] < job.kills:
+            process = start(job, disturbed, resume=bool(found["kills"]))
+            wait_for_training(process, disturbed)
+            time.sleep(moment.uniform(0, 0.9 * whole / job.kills))
+            if process.poll() is not None:
+                raise RuntimeError(
+                    f"{name} was done before its {found['kills'] + 1}. kill: give it more to do"
+                )
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            found["kills"] += 1
+            found["while_writing"] += any(disturbed.rglob("*.unfinished"))
+            step, unreadable = readable(disturbed)
+            found["steps"].append(step)
+            found["unreadable"] += unreadable
+            print(
+                f"{name}: kill {found['kills']} of {job.kills}, at step {step}", file=sys.stderr, flush=True
+            )
+        finish(job, disturbed, resume=True)
+        expected, came_to = job.digest(peaceful), job.digest(disturbed)
+    return found | {"bit_equal": expected == came_to, "sha256": came_to}
+
+
+def start(job: Job, folder: Path, *, resume: bool) -> subprocess.Popen[bytes]:
+    command = [sys.executable, *job.command, *(["--resume"] if resume else [])]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    log = (folder / "log.txt").open("ab")
+    with log:
+        return subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def finish(job: Job, folder: Path, *, resume: bool = False) -> None:
+    if start(job, folder, resume=resume).wait():
+        raise RuntimeError((folder / "log.txt").read_text())
+
+
+def wait_for_training(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Wait until a run has written something, so that it is killed at work and not while it loads."""
+    before = stamps(folder)
+    while stamps(folder) == before and process.poll() is None:
+        time.sleep(0.01)
+
+
+def stamps(folder: Path) -> set[tuple[str, int]]:
+    """When the files that a training writes were changed."""
+    found = set()
+    for path in folder.rglob("metrics.jsonl"):
+        try:
+            found.add((str(path), path.stat().st_mtime_ns))
+        except FileNotFoundError:
+            continue  # it has been removed meanwhile
+    return found
+
+
+def readable(folder: Path) -> tuple[int, int]:
+    """The step of the last checkpoint, and how many checkpoints cannot be read."""
+    steps, damaged = [0], 0
+    for path in folder.rglob(CHECKPOINT):
+        try:
+            steps.append(int(load_checkpoint(path)["step"]))
+        except ValueError:
+            damaged += 1
+    return max(steps), damaged
+
+
+def checkpoint_digest(folder: Path) -> str:
+    """The digest of the weights in a run's checkpoint."""
+    (path,) = folder.rglob(CHECKPOINT)
+    weights = trained_weights(load_checkpoint(path))
+    return hashlib.sha256(b"".join(value.numpy().tobytes() for value in weights.values())).hexdigest()
+
+
+def file_digest(folder: Path) -> str:
+    """The digest of a fitted model."""
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+def sets() -> str:
+    """A table of labelled sets."""
+    drawn = random.Random(0)
+    rows = ["set,x,y,label"]
+    for number in range(120):
+        for _ in range(drawn.randint(3, 12)):
+            x, y = drawn.gauss(number % 2, 1), drawn.gauss(0, 1)
+            rows.append(f"{number},{x:.4f},{y:.4f},{number % 2}")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Hours in small: train and predict without a pause, and watch memory, open files and speed.
+
+Round after round a model goes on training on sets of varying sizes with a checkpoint at the end, an estimator
+predicts, and its file is written and read. After the warm-up (a tenth of the time) the resident memory must
+stay where it is, no file may stay open, and the last third must be as fast as the first.
+"""
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import setwise as sw
+from endurance.recording import arguments, record
+
+STEPS, SETS, PREDICTED = 150, 32, 400
+
+
+@dataclass(frozen=True)
+class Round:
+    """What was seen in a round."""
+
+    minute: float
+    megabytes: float
+    files: int
+    steps_a_second: float
+    sets_a_second: float
+
+
+def batches(step: int) -> tuple[sw.SetBatch, torch.Tensor]:
+    """Sets of 5 to 60 points; is their mean to the right?"""
+    random = sw.generator("long run", step)
+    sizes = torch.randint(5, 61, (SETS,), generator=random)
+    sets = [torch.randn(int(n), 3, generator=random) for n in sizes]
+    return sw.SetBatch.pack(sets), torch.tensor([int(x[:, 0].mean() > 0) for x in sets])
+
+
+def rounds(minutes: float, folder: Path) -> list[Round]:
+    """Train and predict, round after round, until the time is over."""
+    torch.set_num_threads(1)
+    random = np.random.default_rng(0)
+    sets = [random.normal(i % 2, 1, (random.integers(5, 60), 3)) for i in range(PREDICTED)]
+    estimator = sw.SetClassifier(max_epochs=3, random_state=0).fit(sets, np.arange(PREDICTED) % 2)
+    model = sw.DMPS.build(3, 1)
+    found: list[Round] = []
+    began = time.perf_counter()
+    while (now := time.perf_counter()) - began < 60 * minutes:
+        steps = STEPS * (len(found) + 1)
+        training = sw.Training(steps=steps, evaluations=steps // 50, checkpoint_seconds=0, device="cpu")
+        sw.fit(model, sw.Binary(), batches, training, folder=folder / "run", resume=True)
+        trained = time.perf_counter()
+        estimator.save(folder / "model.safetensors")
+        sw.load(folder / "model.safetensors").predict(sets)
+        done = time.perf_counter()
+        found.append(
+            Round(
+                (done - began) / 60,
+                resident_megabytes(),
+                len(os.listdir("/proc/self/fd")),  # noqa: PTH208 (an iterator would be one more)
+                STEPS / (trained - now),
+                PREDICTED / (done - trained),
+            )
+        )
+        if len(found) % 20 == 1:
+            print(f"{found[-1]}", file=sys.stderr, flush=True)
+    return found
+
+
+def resident_megabytes() -> float:
+    """The memory of this process that is really there."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def judged(found: list[Round]) -> dict[str, Any]:
+    """What has changed from after the warm-up to the end."""
+    warm = [one for one in found if one.minute >= found[-1].minute / 10]
+    third = max(1, len(warm) // 3)
+    first, last = warm[:third], warm[-third:]
+
+    def middle(rows: list[Round], name: str) -> float:
+        return float(statistics.median(getattr(row, name) for row in rows))
+
+    def spread(name: str) -> float:
+        values = [getattr(row, name) for row in warm]
+        return float(statistics.pstdev(values) / statistics.fmean(values))
+
+    speeds = ("steps_a_second", "sets_a_second")
+    return {
+        "minutes": round(found[-1].minute, 1),
+        "rounds": len(found),
+        "steps": STEPS * len(found),
+        "sets_predicted": PREDICTED * len(found),
+        "memory_growth": middle(last, "megabytes") / middle(first, "megabytes") - 1,
+        "largest_memory_growth": max(row.megabytes for row in warm) / warm[0].megabytes - 1,
+        "files_growth": max(row.files for row in last) - max(row.files for row in first),
+        "speed_change": {name: middle(last, name) / middle(first, name) - 1 for name in speeds},
+        "speed_noise": {name: spread(name) for name in speeds},
+    }
+
+
+def main() -> int:
+    given = arguments("endurance.long_run", __doc__, minutes=(30.0, "to go on for"))
+    with tempfile.TemporaryDirectory() as folder:
+        found = rounds(given.minutes, Path(folder))
+    result = judged(found)
+    seen = found[:: max(1, len(found) // 60)]
+    command = f"python -m endurance.long_run --minutes {given.minutes:g}"
+    record(given.out, command, result | {"seen": [asdict(row) for row in seen]})
+    return 0 if result["memory_growth"] <= 0.02 and result["files_growth"] <= 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

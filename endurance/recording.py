@@ -1,0 +1,37 @@
+"""Where the findings go: a JSON file a question, below results/reliability."""
+
+import argparse
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from setwise.experiments.runner import revision
+from setwise.files import write_json
+
+RESULTS = Path(__file__).parent.parent / "results" / "reliability"
+
+
+def arguments(module: str, about: str | None, **options: tuple[Any, str]) -> argparse.Namespace:
+    """What a command was given: each option with its default and its meaning, and where the report goes."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
+    for name, (default, meaning) in options.items():
+        parser.add_argument(
+            f"--{name}", type=type(default), default=default, help=f"{meaning} (default: {default})"
+        )
+    name = module.rsplit(".", 1)[-1]
+    parser.add_argument("--out", type=Path, default=RESULTS / f"{name}.json", help="file of the report")
+    return parser.parse_args()
+
+
+def record(path: Path, command: str, found: dict[str, Any]) -> None:
+    """Write a report, with what it was found on."""
+    versions = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "setwise": version("setwise"),
+    }
+    write_json(path, {"command": command, **found, "versions": versions, "revision": revision()})
+    print(path)
