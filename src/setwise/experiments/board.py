@@ -14,6 +14,9 @@ from setwise.train import METRICS
 TAIL = 8192
 """Bytes at the end of a file of metrics that hold its last whole line."""
 
+LINE_SECONDS = 10.0
+"""From one line to the next, where there is no terminal for a bar."""
+
 
 class Board:
     """One bar for all runs of a sweep: how many have ended, the share of all steps, the time left.
@@ -81,7 +84,7 @@ class Board:
             pause = max(0.5, 10 * (now - asked))  # looking at many files must not become the work
             runs, left = self.state(done, now - self.began)
             self.bar.update(self.task, completed=done, runs=runs, left=left)
-            if self.bar.disable and now - told > 10:
+            if self.bar.disable and now - told > LINE_SECONDS:
                 told = now
                 line = f"sweep  {runs}  {done / self.all:.0%} of all steps  {left}"
                 print(line.rstrip(), file=sys.stderr, flush=True)

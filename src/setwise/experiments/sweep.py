@@ -194,7 +194,7 @@ def _dask(address: str) -> Iterator[Any]:
         client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"cluster must be the address of a Dask scheduler, got no answer from {address}"
+            f"cluster must be the address of a Dask scheduler, got no answer at {address!r}"
         ) from error
     with client:
         try:
@@ -217,6 +217,6 @@ def _ray(address: str) -> Iterator[None]:
             ray.init(None if address == "ray" else address, log_to_driver=False)
         except (ConnectionError, ValueError) as error:
             raise ValueError(
-                f"cluster must be the address of a Ray cluster, got no answer from {address}"
+                f"cluster must be the address of a Ray cluster, got no answer at {address!r}"
             ) from error
     yield

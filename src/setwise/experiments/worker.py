@@ -17,8 +17,10 @@ import torch
 from setwise.experiments import runner
 from setwise.experiments.base import Experiment
 
+PULSE = 1.0
+"""Seconds from one sign of life to the next, and from one look at it to the next."""
 PATIENCE = 120
-"""Looks at a sign of life that does not change, one a second, after which a sweep is taken for dead."""
+"""Looks at a sign that does not change after which a sweep is taken for dead."""
 
 Outcome = tuple[int, dict[str, Any] | None, str]
 """The number of a point and its result, or else what went wrong."""
@@ -66,7 +68,7 @@ class Sweep:
     threads: int | None
     """CPU threads of a run whose experiment does not say; none leaves them as they are."""
     sign: Path
-    """A file that changes every second while the sweep is alive, and goes with it."""
+    """A file that changes with every pulse while the sweep is alive, and goes with it."""
     machine: str
     """Where the sweep was started."""
     process: int
@@ -79,11 +81,11 @@ class _StoppedError(BaseException):
 
 @contextmanager
 def alive(sign: Path) -> Iterator[None]:
-    """Give a sign of life every second."""
+    """Give signs of life."""
     over = threading.Event()
 
     def beat() -> None:
-        while not over.wait(1):
+        while not over.wait(PULSE):
             with suppress(OSError):
                 sign.touch()
 
@@ -134,7 +136,7 @@ def _bound(sweep: Sweep) -> Iterator[None]:
 
     def watch() -> None:
         last, same = -1, 0
-        while not over.wait(1):
+        while not over.wait(PULSE):
             if child and os.getppid() != sweep.process:
                 os._exit(1)
             seen = last
