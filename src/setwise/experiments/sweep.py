@@ -190,8 +190,9 @@ def _dask(address: str) -> Iterator[Any]:
         raise ModuleNotFoundError(
             "a Dask cluster needs the distributed package: pip install 'setwise[cluster]'"
         ) from error
+    open_client: Any = Client  # untyped
     try:
-        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+        client = open_client(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"cluster must be the address of a Dask scheduler, got no answer at {address!r}"
