@@ -107,12 +107,12 @@ def test_no_run_outlives_its_sweep(tmp_path: Path) -> None:
     words = ["run", "gaussian", "--row", "deepsets", "--jobs", "2", *training]
     runs = tmp_path / "runs" / "gaussian" / "deepsets"
 
-    def started(*more: str, running: int, beyond: int) -> subprocess.Popen[str]:
+    def started(*more: str, beyond: int) -> subprocess.Popen[str]:
         def under_way() -> bool:
             assert process.poll() is None, process.communicate()
             steps = [last_step(file) for file in runs.glob("*/metrics.jsonl")]
             saved = len(list(runs.glob("*/checkpoint.pt")))
-            return sum(step > beyond for step in steps) == running <= saved
+            return sum(step > beyond for step in steps) == saved == 2
 
         process = subprocess.Popen(
             [sys.executable, "-c", COMMAND, *words, *more],
@@ -128,7 +128,7 @@ def test_no_run_outlives_its_sweep(tmp_path: Path) -> None:
     def at_work() -> list[Path]:
         return [folder for folder in runs.iterdir() if not free(folder)]
 
-    sweeping = started("--seeds", "0", "1", "2", running=2, beyond=0)
+    sweeping = started("--seeds", "0", "1", "2", beyond=0)
     assert len(at_work()) == 2
     os.killpg(sweeping.pid, signal.SIGINT)
     _, told = sweeping.communicate(timeout=60)
@@ -138,7 +138,7 @@ def test_no_run_outlives_its_sweep(tmp_path: Path) -> None:
     assert at_work() == []
 
     before = max(last_step(file) for file in runs.glob("*/metrics.jsonl"))
-    sweeping = started("--resume", "--seeds", "0", running=1, beyond=before)
+    sweeping = started("--resume", "--seeds", "0", "1", beyond=before)
     sweeping.kill()
     sweeping.communicate(timeout=60)
     eventually(lambda: at_work() == [])
@@ -209,6 +209,15 @@ def test_machines_must_share_a_file_system(tmp_path: Path) -> None:
     assert (number, result) == (7, None)
     assert "must share the file system of out and results" in trouble
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_result_that_is_not_on_record_here_is_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runner, "run", Mock(return_value={"accuracy": 1.0}))
+    with pytest.raises(ValueError, match="2 of 2 runs failed"):
+        by_seed(tmp_path, points(0, 1), jobs=None, show=False)
+    assert "seed 1: " + str(tmp_path / "results") + " got no record of it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("end", ["gone", "silent"])

@@ -113,13 +113,16 @@ def _at_once(
         closing(_outcomes(points, sweep, jobs, backend)) as outcomes,
     ):
         for number, result, trouble in outcomes:
+            point = points[number]
             if board is not None:
                 board.over(folders[number])
-            if result is not None:
-                yield points[number], result
-            else:
+            if result is not None and not point.record(sweep.results).exists():
+                trouble = f"{sweep.results} got no record of it: all machines must share that folder"
+            if result is None or trouble:
                 failed += 1
-                print(f"setwise: {points[number].title}: {trouble}", file=sys.stderr, flush=True)
+                print(f"setwise: {point.title}: {trouble}", file=sys.stderr, flush=True)
+            else:
+                yield point, result
     if failed:
         raise ValueError(
             f"{failed} of {len(points)} runs failed: --resume tries them again and skips the finished ones"
@@ -140,7 +143,7 @@ def _outcomes(
         return
     try:
         with joblib.parallel_config(**backend) if backend else nullcontext():
-            stream = _parallel(jobs)(waiting)
+            stream = _parallel(jobs if jobs is None else min(jobs, len(waiting)))(waiting)
         with _stopped(stream):
             yield from stream
     except Exception as error:  # of what makes the runs, not of a run: perhaps a process that was killed

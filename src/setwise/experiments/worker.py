@@ -5,10 +5,12 @@ import os
 import signal
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,10 @@ class Point:
     def folder(self, out: Path) -> Path:
         """Where it keeps what it needs to go on."""
         return runner._folder(out, self.experiment, self.row, self.seed)
+
+    def record(self, results: Path) -> Path:
+        """Where its result goes on record."""
+        return results / self.experiment.name / f"{self.row}_{self.folder(results).name}.json"
 
     def run(self, out: Path, results: Path, *, resume: bool, show: bool) -> dict[str, Any]:
         """Train and test it, see `setwise.experiments.runner.run`."""
@@ -129,16 +135,13 @@ def _bound(sweep: Sweep) -> Iterator[None]:
             f"{sweep.out} is not the same folder on {machine} as on {sweep.machine}: "
             "all machines of a cluster must share the file system of out and results"
         )
-    child = (machine, os.getppid()) == (sweep.machine, sweep.process)
-    if child and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the sweep decides what an interruption means
+    if (machine, os.getppid()) == (sweep.machine, sweep.process):
+        _serve(sweep.process)
     over, lock, thread = threading.Event(), threading.Lock(), threading.get_ident()
 
     def watch() -> None:
         last, same = -1, 0
         while not over.wait(PULSE):
-            if child and os.getppid() != sweep.process:
-                os._exit(1)
             seen = last
             try:
                 seen = sweep.sign.stat().st_mtime_ns
@@ -159,6 +162,20 @@ def _bound(sweep: Sweep) -> Iterator[None]:
     finally:
         with lock:
             over.set()
+
+
+@cache
+def _serve(process: int) -> None:
+    """Be a child from now on: leave interruptions to the parent, and end when it does, busy or idle."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == process:
+            time.sleep(PULSE)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _raise_in(thread: int) -> None:
