@@ -235,7 +235,8 @@ def test_bad_data_are_found_and_kept(tmp_path: Path) -> None:
         fit(network, given, folder=tmp_path)
     path = tmp_path / DIVERGED
     assert str(told.value) == (
-        "the loss became nan at step 13: 2 of 16 sets hold values that are not finite, the first is number 3; "
+        "the loss became nan at step 13: "
+        "2 of 16 sets hold values that are not finite, the first is number 3; "
         f"the batch and the weights are in {path}"
     )
     kept, again = load_checkpoint(path), model()

@@ -66,6 +66,8 @@ LAYERS = [
     ["experiments.smoothing"],
     ["experiments"],
     ["experiments.runner", "experiments.report"],
+    ["experiments.worker"],
+    ["experiments.sweep"],
     ["explore.parts", "explore.trained", "practice"],
     ["explore.judged", "using"],
     ["explore.*"],

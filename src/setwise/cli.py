@@ -9,7 +9,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -258,6 +258,8 @@ def run(
     seeds: tuple[int, ...] = (0,),
     sweep: tuple[str, ...] = (),
     resume: bool = False,
+    jobs: int = 1,
+    cluster: Name = None,
     out: Path = Path("runs"),
     results: Path = Path("results"),
 ) -> None:
@@ -271,10 +273,12 @@ def run(
             pointcloud, gamma for diffusion, depth for smoothing, by for histology, bags for mil), one run
             each.
         resume: Continue interrupted runs, skip finished ones.
+        jobs: Runs to make at the same time, each in a process of its own.
+        cluster: Where to make them instead of here: address of a Dask scheduler, ray, or ray://ADDRESS.
         out: Where configuration, metrics and checkpoint of each run go.
         results: Where the results go on record, a JSON file a run.
     """
-    rows = dict.fromkeys(row or experiment.ROWS)
+    rows = row or tuple(experiment.ROWS)
     for name in rows:
         if name not in experiment.ROWS:
             raise ValueError(
@@ -285,16 +289,15 @@ def run(
     _need_writable(out)
     _need_writable(results)
     named = [value for given in sweep for value in experiment.vary(given).values] or experiment.values
-    variants = [experiment.vary(value) for value in dict.fromkeys(named)]
+    variants = [experiment.vary(value) for value in named]
 
-    from setwise.experiments import runner
+    from setwise.experiments.sweep import Point, run_all
 
-    for variant in variants:
-        for name in rows:
-            for seed in dict.fromkeys(seeds):
-                result = runner.run(variant, name, seed, out=out, results=results, resume=resume)
-                title = runner.title(variant, name, seed)
-                print(f"{title}  test accuracy {result['accuracy']:.4f}  on {result['data']}", flush=True)
+    points = [Point(variant, name, seed) for variant in variants for name in rows for seed in seeds]
+    found = run_all(points, out=out, results=results, resume=resume, jobs=jobs, cluster=cluster)
+    with closing(found):
+        for point, result in found:
+            print(f"{point.title}  test accuracy {result['accuracy']:.4f}  on {result['data']}", flush=True)
 
 
 def table(

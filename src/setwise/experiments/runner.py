@@ -54,9 +54,9 @@ def run(
         The result, as on record.
     """
     ranks.join()
-    folder = _folder(out, experiment, row, seed)
-    record = results / experiment.name / f"{row}_{folder.name}.json"
-    start = None if experiment.start is None else _folder(out, experiment.start, row, seed)
+    folder = folder_of(out, experiment, row, seed)
+    record = record_of(results, experiment, row, seed)
+    start = None if experiment.start is None else folder_of(out, experiment.start, row, seed)
     with locked(folder) if ranks.is_first() else nullcontext():
         if ranks.is_first():
             _refuse_other(record, experiment, "--results")
@@ -85,11 +85,16 @@ def _known_result(folder: Path) -> dict[str, Any] | None:
     return result
 
 
-def _folder(out: Path, experiment: Experiment, row: str, seed: int) -> Path:
+def folder_of(out: Path, experiment: Experiment, row: str, seed: int) -> Path:
     """The folder of a run, whose name also names its result."""
     value = getattr(experiment, experiment.varied)
     variant = f"{experiment.varied}-{value}_steps-{experiment.training.steps}_seed-{seed}"
     return out / experiment.name / row / variant
+
+
+def record_of(results: Path, experiment: Experiment, row: str, seed: int) -> Path:
+    """Where the result of a run goes on record."""
+    return results / experiment.name / f"{row}_{folder_of(results, experiment, row, seed).name}.json"
 
 
 def _run(
