@@ -8,10 +8,12 @@ import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, UInt8
 
+from setwise.data.arrays import read_npz
 from setwise.data.characters import DRAWINGS, SIDE, Characters, drawn_strokes
 from setwise.data.download import download
 from setwise.data.folders import cache_folder, data_folder
@@ -191,10 +193,10 @@ def _key(sources: dict[str, Path]) -> str:
 
 def _read_cache(path: Path, key: str) -> Characters | None:
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            if str(arrays["key"]) != key:
-                return None
-            return Characters("omniglot", arrays["bits"], tuple(arrays["labels"].tolist()))
+        if str(read_npz(path, ["key"])["key"]) != key:
+            return None
+        arrays: dict[str, Any] = read_npz(path, ["bits", "labels"])
+        return Characters("omniglot", arrays["bits"], tuple(arrays["labels"].tolist()))
     except Exception:  # missing, cut short or overwritten: whatever it is, it can be made again
         return None
 

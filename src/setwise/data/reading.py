@@ -1,5 +1,6 @@
 """Labelled sets from the files that people have: tables, npz files, and folders with a file a set."""
 
+import gzip
 import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +12,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
+from setwise.data.arrays import read_npz
 from setwise.data.bags import bags_from_folder
 from setwise.data.bags.dataset import in_short, twice
 from setwise.data.bags.tables import read_table
+from setwise.files import most_expanded, refuse_claim
 from setwise.ragged import LARGEST, Sets
 
 MANIFEST = "manifest.csv"
+_ROWS = 1024  # of a parquet file at a time
 Labels = Shaped[np.ndarray, " b"] | Shaped[np.ndarray, "b k"]
 
 
@@ -131,9 +135,22 @@ def _read_csv(path: Path, wanted: _Wanted) -> Labelled:
 
 
 def _read_parquet(path: Path, wanted: _Wanted) -> Labelled:
-    pandas = pandas_with("pyarrow")
-    table = _opened(path, ".parquet", lambda file: pandas.read_parquet(file, engine="pyarrow"))
+    pandas_with("pyarrow")
+    table = _opened(path, ".parquet", partial(_parquet, path.stat().st_size))
     return _from_table(path, table.reset_index() if any(table.index.names) else table, wanted)
+
+
+def _parquet(size: int, file: Any) -> Any:
+    """The table in a parquet file, read a few rows at a time, as one value may stand for all that follow."""
+    arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
+    content = parquet.ParquetFile(file)
+    if len(set(names := content.schema_arrow.names)) < len(names):
+        raise ValueError(f"columns must differ, got {twice(names)!r} twice")
+    batches, there = [], 0
+    for batch in content.iter_batches(_ROWS):
+        refuse_claim(there := there + batch.nbytes, most_expanded(size))
+        batches.append(batch)
+    return arrow.Table.from_batches(batches, content.schema_arrow).to_pandas()
 
 
 def _csv(path: Path, text: Sequence[str | None] = ()) -> Any:
@@ -141,26 +158,44 @@ def _csv(path: Path, text: Sequence[str | None] = ()) -> Any:
     pandas = pandas_with()
     options = {
         "sep": "\t" if ".tsv" in path.name.lower() else ",",
-        "compression": "gzip" if path.name.lower().endswith(".gz") else None,
         "na_filter": False,
         "skipinitialspace": True,
         "index_col": False,
         "low_memory": False,
     }
 
+    def text_of(file: Any) -> Any:
+        return _Unpacked(file, path.stat().st_size) if path.name.lower().endswith(".gz") else file
+
     def read(file: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # a row longer than the header would lose its end
             strings = {name: str for name in names if name in text}
-            return pandas.read_csv(file, header=0, names=names, dtype=strings, **options)
+            return pandas.read_csv(text_of(file), header=0, names=names, dtype=strings, **options)
 
     header = _opened(
-        path, "CSV", lambda file: pandas.read_csv(file, header=None, nrows=1, dtype=str, **options)
+        path, "CSV", lambda file: pandas.read_csv(text_of(file), header=None, nrows=1, dtype=str, **options)
     )
     names = [name.strip() for name in header.iloc[0]]
     if len(set(names)) < len(names):
         raise ValueError(f"{path}: expected columns of different names, got {twice(names)!r} twice")
     return _opened(path, "CSV", read)
+
+
+class _Unpacked(gzip.GzipFile):
+    """What a gzip file holds, up to what one of its size may."""
+
+    def __init__(self, file: Any, size: int) -> None:
+        super().__init__(fileobj=file, mode="rb")
+        self.most = most_expanded(size)
+
+    def read(self, size: int | None = -1) -> bytes:
+        """The next bytes."""
+        part = super().read(self.most + 1 if size is None or size < 0 else size)
+        refuse_claim(self.tell(), self.most)
+        return part
+
+    read1 = read
 
 
 def _from_table(path: Path, table: Any, wanted: _Wanted) -> Labelled:
@@ -252,13 +287,12 @@ def _read_npz(path: Path, wanted: _Wanted) -> Labelled:
     label = wanted.labels[0] if len(wanted.labels) == 1 else "y"
     parts = dict.fromkeys(("X", "mask", "values", "ptr", "bag", "set", "y", label, wanted.group))
 
-    def read(file: Any) -> dict[str, Any]:
-        with np.load(file, allow_pickle=False) as arrays:
-            return {str(part): arrays[f"{start}{part}"] for part in parts if f"{start}{part}" in arrays.files}
+    def read(_: Any) -> dict[str, Any]:
+        arrays = read_npz(path, [f"{start}{part}" for part in parts])
+        return {str(part): arrays[f"{start}{part}"] for part in parts if f"{start}{part}" in arrays}
 
-    start = _start(
-        path, _opened(path, ".npz", lambda file: np.load(file, allow_pickle=False).files), wanted.name
-    )
+    names = _opened(path, ".npz", lambda _: list(read_npz(path, ())))
+    start = _start(path, names, wanted.name)
     there = _opened(path, ".npz", read)
     ids: Any = None
     try:

@@ -401,7 +401,12 @@ def _plain(values: Iterable[Any]) -> list[Any]:
 
 def twice(names: Sequence[str]) -> str:
     """The first name that is there before."""
-    return next(name for i, name in enumerate(names) if name in names[:i])
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    raise ValueError(f"expected a name twice, got {len(names)} different ones")
 
 
 def in_short(error: Exception) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from setwise.data.arrays import read_npz
 from setwise.data.bags.dataset import Bags, Found, Memory, as_label, collected, in_short, twice
 from setwise.data.folders import data_folder
 
@@ -58,8 +59,7 @@ def bags_from_npz(path: Path | str, name: str) -> Bags:
     path = Path(path)
     wanted = [f"{name}_{part}" for part in ("X", "bag", "y")]
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            there = {key: arrays[key] if key in wanted else None for key in arrays.files}
+        there = read_npz(path, wanted)
     except FileNotFoundError:
         raise
     except Exception as error:  # reading damaged bytes may fail in any way there is
