@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import re
 import struct
 import zipfile
 import zlib
@@ -82,12 +83,12 @@ def pickled(data: bytes) -> Write:
 
 
 def larger_storage(name: str, data: bytes) -> Mapping[str, bytes]:
-    """Every storage claims two thousand million numbers."""
+    """Storages and tensors claim two thousand million numbers."""
     if not name.endswith("data.pkl"):
         return {name: data}
-    place = data.index(b"cpu") + 3
-    place = data.index(b"K", place)
-    return {name: data[:place] + b"J\xff\xff\xff\x7f" + data[place + 2 :]}
+    many = rb"J\xff\xff\xff\x7f"
+    data = re.sub(rb"(?<=cpuq.)K.", many, data, flags=re.DOTALL)
+    return {name: re.sub(rb"K.(?=K\x03\x86)", many, data, flags=re.DOTALL)}
 
 
 def saved(value: Callable[[], Any], **options: Any) -> Write:

@@ -68,6 +68,7 @@ class Reader:
         """A valid file, read once before anything counts, as that loads what reading needs."""
         if name not in self.templates:
             template = self.folder / "valid" / str(len(self.templates))
+            shutil.rmtree(template, ignore_errors=True)
             template.mkdir(parents=True)
             path = self.formats[name].write(template)
             self.formats[name].read(path)

@@ -64,7 +64,7 @@ def _read_array(file: Any, size: int) -> Shaped[np.ndarray, "..."]:
 def _bytes(shape: Sequence[int], dtype: Any) -> int:
     """What an array takes; one that is empty counts as if it were not, as its shape may be huge as well."""
     size: int = max(dtype.itemsize, 1)
-    return size * math.prod(max(int(n), 1) for n in shape)
+    return size * math.prod(max(abs(int(n)), 1) for n in shape)
 
 
 def h5py_for(what: str) -> Any:

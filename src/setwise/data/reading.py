@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Shaped
 
 from setwise.data.arrays import read_npz
 from setwise.data.bags import bags_from_folder
-from setwise.data.bags.dataset import in_short, twice
+from setwise.data.bags.dataset import few, in_short, shortened, twice
 from setwise.data.bags.tables import read_table
 from setwise.files import most_expanded, refuse_claim
 from setwise.ragged import LARGEST, Sets
@@ -145,7 +145,7 @@ def _parquet(size: int, file: Any) -> Any:
     arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
     content = parquet.ParquetFile(file)
     if len(set(names := content.schema_arrow.names)) < len(names):
-        raise ValueError(f"columns must differ, got {twice(names)!r} twice")
+        raise ValueError(f"columns must differ, got {shortened(twice(names))!r} twice")
     batches, there = [], 0
     for batch in content.iter_batches(_ROWS):
         refuse_claim(there := there + batch.nbytes, most_expanded(size))
@@ -178,16 +178,18 @@ def _csv(path: Path, text: Sequence[str | None] = ()) -> Any:
     )
     names = [name.strip() for name in header.iloc[0]]
     if len(set(names)) < len(names):
-        raise ValueError(f"{path}: expected columns of different names, got {twice(names)!r} twice")
+        raise ValueError(
+            f"{path}: expected columns of different names, got {shortened(twice(names))!r} twice"
+        )
     return _opened(path, "CSV", read)
 
 
 class _Unpacked(gzip.GzipFile):
-    """What a gzip file holds, up to what one of its size may."""
+    """The text that a gzip file holds, up to an eighth of what one of its size may: tables take more memory."""
 
     def __init__(self, file: Any, size: int) -> None:
         super().__init__(fileobj=file, mode="rb")
-        self.most = most_expanded(size)
+        self.most = most_expanded(size) // 8
 
     def read(self, size: int | None = -1) -> bytes:
         """The next bytes."""
@@ -205,9 +207,9 @@ def _from_table(path: Path, table: Any, wanted: _Wanted) -> Labelled:
     features = wanted.features or tuple(column for column in table if column not in told)
     for column in (*told, *features):
         if column not in table:
-            raise ValueError(f"{path}: expected a column {column!r}, got {_few(list(table))}")
+            raise ValueError(f"{path}: expected a column {column!r}, got {few(list(table))}")
     if not features:
-        raise ValueError(f"{path}: expected columns with features, got only {_few(list(table))}")
+        raise ValueError(f"{path}: expected columns with features, got only {few(list(table))}")
     if not len(table):
         raise ValueError(f"{path}: expected at least one row below the names of columns, got none")
 
@@ -227,12 +229,12 @@ def _from_table(path: Path, table: Any, wanted: _Wanted) -> Labelled:
             return None
         if bad.any():
             row = bad.argmax()
-            got = "none" if missing.any() else f"{first[number[row]]} and {values[row]}"
-            place = f"{path}, set {ids[number[row]]!r}"
-            raise ValueError(f"{place}: expected one value in column {column!r}, got {got}")
+            got = "none" if missing.any() else f"{shortened(first[number[row]])} and {shortened(values[row])}"
+            place = f"{path}, set {shortened(ids[number[row]])!r}"
+            raise ValueError(f"{place}: expected one value in column {shortened(column)!r}, got {got}")
         return first
 
-    x = _matrix(path, table, features, lambda row: f"{path}, set {ids[number[row]]!r}")
+    x = _matrix(path, table, features, lambda row: f"{path}, set {shortened(ids[number[row]])!r}")
     known = [of_each_set(column, required=wanted.required) for column in labels]
     found = None
     if len(known) == len(wanted.labels) and not any(one is None for one in known):
@@ -260,8 +262,8 @@ def _matrix(
         if (bad := ~(np.abs(numbers) <= LARGEST)).any():
             row = int(bad.argmax())
             hint = "; say which columns are features if this is none" if bad.all() else ""
-            got = f"got {str(table[column].iloc[row])!r}{hint}"
-            raise ValueError(f"{place(row)}, column {column!r}: expected a finite number, {got}")
+            got = f"got {shortened(table[column].iloc[row])!r}{hint}"
+            raise ValueError(f"{place(row)}, column {shortened(column)!r}: expected a finite number, {got}")
     return x
 
 
@@ -275,9 +277,9 @@ def _numbers(path: Path, column: Any) -> Float[np.ndarray, " rows"]:
             return np.asarray(pandas_with().to_numeric(column, errors="coerce").to_numpy(np.float64))
     except OverflowError as error:
         raise ValueError(
-            f"{path}: expected finite numbers in column {column.name!r}, got one too large"
+            f"{path}: expected finite numbers in column {shortened(column.name)!r}, got one too large"
         ) from error
-    raise ValueError(f"{path}: expected numbers in column {column.name!r}, got {column.dtype}")
+    raise ValueError(f"{path}: expected numbers in column {shortened(column.name)!r}, got {column.dtype}")
 
 
 # Arrays
@@ -304,7 +306,7 @@ def _read_npz(path: Path, wanted: _Wanted) -> Labelled:
             sets, ids = _grouped(there["X"], there["bag"] if "bag" in there else there["set"])
         else:
             forms = "X [sets, elements, features], X [elements, features] and bag, or values and ptr"
-            raise ValueError(f"expected {forms}, got {_few(list(there))}")
+            raise ValueError(f"expected {forms}, got {few(list(there))}")
         labels = _of_each_set(there, label if label in there else "y", len(sets), required=wanted.required)
         groups = _of_each_set(there, wanted.group, len(sets), required=True) if wanted.group else None
     except (TypeError, ValueError) as error:
@@ -318,7 +320,7 @@ def _start(path: Path, names: Sequence[str], name: str | None) -> str:
     if name is None and ({"X", "values"} & set(names) or not known):
         return ""
     if name not in known and (name is not None or len(known) > 1):
-        raise ValueError(f"{path}: name must be that of a data set in it, {_few(known)}, got {name}")
+        raise ValueError(f"{path}: name must be that of a data set in it, {few(known)}, got {name}")
     return f"{name or known[0]}_"
 
 
@@ -337,7 +339,7 @@ def _grouped(x: Any, bag: Any) -> tuple[Sets, Any]:
 def _of_each_set(there: Mapping[str, Any], name: str, sets: int, *, required: bool) -> Any:
     if name not in there:
         if required:
-            raise ValueError(f"expected {name}, one a set, got only {_few(list(there))}")
+            raise ValueError(f"expected {name}, one a set, got only {few(list(there))}")
         return None
     found = there[name]
     found = found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
@@ -418,8 +420,8 @@ def _file_a_set(folder: Path, files: Mapping[str, Path], features: Sequence[str]
         table = _csv(path)
         found = tuple(features or table.columns)
         if (columns is not None and found != columns) or not set(found) <= set(table.columns):
-            expected = _few(columns or found)
-            raise ValueError(f"{path}: expected columns {expected}, got {_few(list(table))}")
+            expected = few(columns or found)
+            raise ValueError(f"{path}: expected columns {expected}, got {few(list(table))}")
         if not len(table) or _typed(list(table)).dtype.kind in "if":
             raise ValueError(
                 f"{path}: expected the names of columns, then rows of numbers, got no names or rows"
@@ -486,8 +488,3 @@ def pandas_with(*others: str) -> Any:
                 f"reading tables needs the {package} package: pip install 'setwise[tables]'"
             ) from error
     return importlib.import_module("pandas")
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return ", ".join(map(str, names[:8])) + more if len(names) else "nothing"

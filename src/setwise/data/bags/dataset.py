@@ -353,7 +353,9 @@ def collected(
     order = tuple(_sorted({str(bag.label) for bag in kept}) if classes is None else classes)
     for bag in kept:
         if bag.label not in order:
-            raise ValueError(f"{bag.place}: expected a label among {', '.join(order)}, got {bag.label!r}")
+            raise ValueError(
+                f"{bag.place}: expected a label among {few(order)}, got {shortened(bag.label)!r}"
+            )
     number = {label: i for i, label in enumerate(order)}
     others = [bag for bag in found if bag.label is None]
     reader = Reader(
@@ -413,3 +415,23 @@ def in_short(error: Exception) -> str:
     """The first sentence of what another library says."""
     said = " ".join(str(error).split()).partition(". ")[0]
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def shortened(value: Any) -> str:
+    """What somebody else wrote, on one line and not too long for a sentence.
+
+    >>> shortened("two\nlines"), len(shortened("x" * 1000))
+    ('two lines', 81)
+    """
+    text = " ".join(str(value).split())
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def few(names: Sequence[Any]) -> str:
+    """The first names of a list.
+
+    >>> few("abc"), few(range(20)), few([])
+    ('a, b, c', '0, 1, 2, 3, 4, 5, 6, 7 and 12 more', 'nothing')
+    """
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(map(shortened, names[:8])) + more if len(names) else "nothing"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from setwise.checkpoint import read_tensors
 from setwise.data.arrays import check_dataset, h5py_for, read_npy, read_npz
-from setwise.data.bags.dataset import Bags, Found, as_label, collected, in_short
+from setwise.data.bags.dataset import Bags, Found, as_label, collected, few, in_short, shortened
 from setwise.data.bags.tables import read_table
 
 
@@ -102,7 +102,7 @@ def _mentioned(path: Path, mention: _Mention, said: str) -> "Found":
     label, *others = dict.fromkeys(mention.labels)
     fault = ""
     if others:
-        got = " and ".join(map(repr, (label, *others)))
+        got = " and ".join(repr(shortened(one)) for one in (label, *others))
         label, fault = None, f"{path}: expected one label in {said}, got {got}"
     elif label is None:
         fault = f"{path}: expected a label in {said}, got none"
@@ -176,7 +176,9 @@ class _Files:
             reason = f"expected a readable {path.suffix} file, got an error: {in_short(error)}"
             raise ValueError(reason) from error
         if found.get("features") is None:
-            raise ValueError(f"expected features in it, got {', '.join(sorted(found)) or 'something else'}")
+            raise ValueError(
+                f"expected features in it, got {few(sorted(found)) if found else 'something else'}"
+            )
         return _without_first_axis(found["features"]), _without_first_axis(found.get("coords"))
 
 
