@@ -185,7 +185,7 @@ def _csv(path: Path, text: Sequence[str | None] = ()) -> Any:
 
 
 class _Unpacked(gzip.GzipFile):
-    """The text that a gzip file holds, up to an eighth of what one of its size may: tables take more memory."""
+    """The text in a gzip file, up to an eighth of what it may hold: as a table it takes more memory."""
 
     def __init__(self, file: Any, size: int) -> None:
         super().__init__(fileobj=file, mode="rb")

@@ -418,7 +418,7 @@ def in_short(error: Exception) -> str:
 
 
 def shortened(value: Any) -> str:
-    """What somebody else wrote, on one line and not too long for a sentence.
+    r"""What somebody else wrote, on one line and not too long for a sentence.
 
     >>> shortened("two\nlines"), len(shortened("x" * 1000))
     ('two lines', 81)
