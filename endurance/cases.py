@@ -86,9 +86,9 @@ def larger_storage(name: str, data: bytes) -> Mapping[str, bytes]:
     """Storages and tensors claim two thousand million numbers."""
     if not name.endswith("data.pkl"):
         return {name: data}
-    many = rb"J\xff\xff\xff\x7f"
-    data = re.sub(rb"(?<=cpuq.)K.", many, data, flags=re.DOTALL)
-    return {name: re.sub(rb"K.(?=K\x03\x86)", many, data, flags=re.DOTALL)}
+    many = b"J\xff\xff\xff\x7f"
+    data = re.sub(rb"(?<=cpuq.)K.", lambda _: many, data, flags=re.DOTALL)
+    return {name: re.sub(rb"K.(?=K\x03\x86)", lambda _: many, data, flags=re.DOTALL)}
 
 
 def saved(value: Callable[[], Any], **options: Any) -> Write:

@@ -6,6 +6,7 @@ writing, a process started, or an error that does not name the file is a fault; 
 """
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -137,6 +138,9 @@ class Child:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+            for stream in (self.process.stdin, self.process.stdout):
+                if stream is not None:
+                    stream.close()
             self.process = None
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -152,8 +156,9 @@ class Child:
 
 def _pump(process: "subprocess.Popen[str]", answers: "queue.Queue[str]") -> None:
     assert process.stdout is not None
-    for line in process.stdout:
-        answers.put(line)
+    with contextlib.suppress(ValueError):  # it was closed
+        for line in process.stdout:
+            answers.put(line)
     answers.put("")
 
 

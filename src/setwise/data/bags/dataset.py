@@ -414,6 +414,7 @@ def twice(names: Sequence[str]) -> str:
 def in_short(error: Exception) -> str:
     """The first sentence of what another library says."""
     said = " ".join(str(error).split()).partition(". ")[0]
+    said = said if len(said) <= 200 else f"{said[:200]}…"
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
