@@ -73,12 +73,21 @@ class Reader:
             template.mkdir(parents=True)
             path = self.formats[name].write(template)
             self.formats[name].read(path)
+            self._fail(name, path)
             self.templates[name] = template, path.relative_to(template)
         template, path = self.templates[name]
         place = self.folder / "now"
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(template, place)
         return place / path
+
+    def _fail(self, name: str, path: Path) -> None:
+        """Read an empty file in its place, since failing loads modules, too."""
+        good = path.read_bytes()
+        path.write_bytes(b"")
+        with contextlib.suppress(Exception):
+            self.formats[name].read(path)
+        path.write_bytes(good)
 
     def _observed(self, name: str, path: Path) -> Outcome:
         kind = self.formats[name]

@@ -34,7 +34,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_mutants_are_read_or_refused(reader: Reader, name: str) -> None:
-    found = [reader.mutant(name, number, seed=1) for number in range(24)]
+    found = [reader.mutant(name, number, seed=1) for number in range(20)]
     assert [outcome.message for outcome in found if outcome.kind == "fault"] == []
     assert sum(outcome.kind == "refused" for outcome in found) >= 2
 
@@ -56,10 +56,10 @@ def test_files_made_with_intent_are_refused(reader: Reader, name: str, case: str
         (
             "npz bag",
             "a bomb",
-            " bytes in a file of its size, got a claim of 1,073,742,080",
+            " bytes in a file of its size, got a claim of 536,871,168",
         ),
         ("hdf5 bag", "a chunk that is a bomb", "expected chunks of 192 bytes in features, got a larger one"),
-        ("csv.gz sets", "one line that is a bomb", "expected at most 33,554,432 bytes in a file of its size"),
+        ("csv.gz sets", "one line that is a bomb", " bytes in a file of its size, got a claim of "),
         ("parquet sets", "a text in many rows", "expected at most 268,435,456 bytes in a file of its size"),
         ("torch bag", "a bomb", "expected nothing compressed"),
     ],
