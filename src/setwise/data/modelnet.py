@@ -19,7 +19,7 @@ from setwise.data.arrays import check_dataset, read_npz
 from setwise.data.folders import cache_folder, data_folder
 from setwise.data.pointclouds import PointClouds, normalize
 from setwise.data.solids import solids
-from setwise.files import write_atomically
+from setwise.files import shortened, write_atomically
 from setwise.progress import Bar
 from setwise.randomness import generator
 
@@ -150,7 +150,7 @@ def _holds(folder: Path, *patterns: str) -> bool:
 
 
 def _unusable(path: Path, reason: str, address: str = HDF5) -> str:
-    reason = " ".join(reason.split())
+    reason = shortened(reason, 300)
     return f"{path} is damaged or not ModelNet40's ({reason}): put the public one from {address} in its place"
 
 

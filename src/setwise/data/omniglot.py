@@ -17,7 +17,7 @@ from setwise.data.arrays import read_npz
 from setwise.data.characters import DRAWINGS, SIDE, Characters, drawn_strokes
 from setwise.data.download import download
 from setwise.data.folders import cache_folder, data_folder
-from setwise.files import write_atomically
+from setwise.files import shortened, write_atomically
 
 PARTS = {"images_background": (30, 964), "images_evaluation": (20, 659)}  # alphabets and characters in each
 ADDRESS = "https://github.com/brendenlake/omniglot (folder python)"
@@ -141,6 +141,7 @@ def _read_part(source: Path, part: str) -> tuple[list[str], UInt8[np.ndarray, "c
 
 
 def _unusable(source: Path, reason: str) -> str:
+    reason = shortened(reason, 300)
     return f"{source} is damaged or not Omniglot's ({reason}): put the public one from {ADDRESS} in its place"
 
 

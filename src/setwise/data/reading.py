@@ -14,9 +14,9 @@ from jaxtyping import Bool, Float, Shaped
 
 from setwise.data.arrays import read_npz
 from setwise.data.bags import bags_from_folder
-from setwise.data.bags.dataset import few, in_short, shortened, twice
+from setwise.data.bags.dataset import few, in_short, twice
 from setwise.data.bags.tables import read_table
-from setwise.files import most_expanded, refuse_claim
+from setwise.files import most_expanded, refuse_claim, shortened
 from setwise.ragged import LARGEST, Sets
 
 MANIFEST = "manifest.csv"

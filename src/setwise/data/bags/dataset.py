@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from setwise.files import shortened
 from setwise.sets import SetBatch
 
 Index = Shaped[Tensor, " some"] | Shaped[np.ndarray, " some"] | Sequence[int]
@@ -413,19 +414,8 @@ def twice(names: Sequence[str]) -> str:
 
 def in_short(error: Exception) -> str:
     """The first sentence of what another library says."""
-    said = " ".join(str(error).split()).partition(". ")[0]
-    said = said if len(said) <= 200 else f"{said[:200]}…"
+    said = shortened(" ".join(str(error).split()).partition(". ")[0], 200)
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
-
-
-def shortened(value: Any) -> str:
-    r"""What somebody else wrote, on one line and not too long for a sentence.
-
-    >>> shortened("two\nlines"), len(shortened("x" * 1000))
-    ('two lines', 81)
-    """
-    text = " ".join(str(value).split())
-    return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 def few(names: Sequence[Any]) -> str:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from setwise.checkpoint import read_tensors
 from setwise.data.arrays import check_dataset, h5py_for, read_npy, read_npz
-from setwise.data.bags.dataset import Bags, Found, as_label, collected, few, in_short, shortened
+from setwise.data.bags.dataset import Bags, Found, as_label, collected, few, in_short
 from setwise.data.bags.tables import read_table
+from setwise.files import shortened
 
 
 def bags_from_folder(

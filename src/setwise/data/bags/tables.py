@@ -18,10 +18,10 @@ from setwise.data.bags.dataset import (
     collected,
     few,
     in_short,
-    shortened,
     twice,
 )
 from setwise.data.folders import data_folder
+from setwise.files import shortened
 
 MIL_NAMES = ("musk1", "musk2", "elephant", "fox", "tiger", "ucsb")
 """The classic data sets that `load_mil` knows."""
