@@ -1,1 +1,1 @@
-"""Faults, hostile files and long hours: what happens to training and data under them."""
+"""Runs that wear the library down on purpose: faults, hostile files, long hours."""

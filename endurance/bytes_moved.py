@@ -119,8 +119,8 @@ def main() -> int:
         whole = sum(one["formula"][part] for part in ("blocks", "graph", "pool"))
         print(
             f"d {one['dim']}, f {one['features']}, depth {one['depth']}: {whole:,} bytes by formula, "
-            f"{one['given']:,.0f} given, and {one['measured_on_the_wire'] / one['formula_on_the_wire']:.3f} of "
-            "the expected bytes on the wire"
+            f"{one['given']:,.0f} given; on the wire, "
+            f"{one['measured_on_the_wire'] / one['formula_on_the_wire']:.3f} of what was expected"
         )
     return 0
 

@@ -36,7 +36,7 @@ def test_run_table_figure(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     names = {path.name for path in (here / "results" / "gaussian").iterdir()}
     assert names == {f"v-dmps_rho-{rho}_steps-40_seed-{seed}.json" for rho in (0.5, 0.9) for seed in (0, 1)}
     run = here / "runs" / "gaussian" / "v-dmps" / "rho-0.9_steps-40_seed-1"
-    expected = {".lock", "checkpoint.pt", "config.json", "metrics.jsonl", "result.json"}
+    expected = {".lock", ".training", "checkpoint.pt", "config.json", "metrics.jsonl", "result.json"}
     assert {p.name for p in run.iterdir()} == expected
 
     setwise("table", "gaussian")

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +23,7 @@ from setwise import cli, practice, using
 from setwise.data.folds import stratified_folds
 from setwise.data.reading import Labelled, read_sets
 from setwise.estimators import SetClassifier, SetRegressor, load
+from setwise.learning import TrainingBatches
 from setwise.practice import choose_task, fit_model
 from setwise.ragged import Sets
 from setwise.sheets import Sheet
@@ -378,6 +380,53 @@ def test_finished_folds_are_taken_up(tmp_path: Path, cells: Path, fits: list[int
     assert not kept.exists()
 
 
+def test_a_fold_that_was_interrupted_is_taken_up(
+    tmp_path: Path, cells: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the very bytes of the model, dropout included; nothing but model and report stays."""
+    settings = SMALL | {"dropout": 0.3, "max_epochs": 4}
+    fit_model(cells, tmp_path / "whole", folds=2, settings=settings)
+    drawn, draw = [], TrainingBatches.__call__
+
+    def interrupted(self: TrainingBatches, step: int) -> Any:
+        drawn.append(step)
+        if len(drawn) == 11:
+            signal.raise_signal(signal.SIGINT)
+        return draw(self, step)
+
+    monkeypatch.setattr(TrainingBatches, "__call__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit_model(cells, tmp_path / "m", folds=2, settings=settings)
+    assert drawn[-1] > 1
+    last = drawn[-1]
+    drawn.clear()
+    fit_model(cells, tmp_path / "m", folds=2, settings=settings, resume=True)
+    assert drawn[0] == last + 1
+    assert (tmp_path / "m").read_bytes() == (tmp_path / "whole").read_bytes()
+    names = {path.name for path in tmp_path.iterdir() if path != cells}
+    assert names == {"m", "m.report.json", "whole", "whole.report.json"}
+
+
+def test_two_at_work_on_one_model(tmp_path: Path, cells: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, fit = [], SetClassifier.fit
+
+    def second(self: SetClassifier, X: Any, y: Any) -> SetClassifier:
+        with pytest.raises(BlockingIOError, match=r"^another run is at work on m$"):
+            fit_model(cells, tmp_path / "m", folds=2, settings=SMALL)
+        told.append(1)
+        return fit(self, X, y)
+
+    monkeypatch.setattr(SetClassifier, "fit", second)
+    fit_model(cells, tmp_path / "m", folds=0, settings=SMALL)
+    assert told == [1]
+
+
+def test_a_run_that_fails_at_once_leaves_nothing(tmp_path: Path, cells: Path) -> None:
+    with pytest.raises(ValueError, match="depth"):
+        fit_model(cells, tmp_path / "m", folds=2, settings=SMALL | {"depth": -1})
+    assert [path for path in tmp_path.iterdir() if path != cells] == []
+
+
 def test_folds_of_other_data_or_of_none(tmp_path: Path, cells: Path, fits: list[int]) -> None:
     fits[:] = [-1]
     with pytest.raises(Stop):
@@ -386,7 +435,18 @@ def test_folds_of_other_data_or_of_none(tmp_path: Path, cells: Path, fits: list[
     cells.write_text(cells.read_text().replace("s23", "s24"))
     with pytest.raises(ValueError, match=r"is of another run .sha256 is .* leave out --resume"):
         fit_model(cells, tmp_path / "m", folds=2, settings=SMALL, resume=True)
-    for text in ("[]", '{"folds": []}'):
+    kept = json.loads((tmp_path / "m.folds.json").read_text())
+    config = kept["config"] | {"sha256": practice._digest(cells)}
+    whole = kept["folds"][0]
+    others = [
+        3,
+        {},
+        whole | {"trivial": {}},
+        whole | {"scores": {"accuracy": "high"}},
+        whole | {"errors": []},
+    ]
+    strange = [json.dumps({"config": config, "folds": [other]}) for other in others]
+    for text in ("[]", '{"folds": []}', *strange):
         (tmp_path / "m.folds.json").write_text(text)
         with pytest.raises(ValueError, match="holds no finished folds: leave out --resume"):
             fit_model(cells, tmp_path / "m", folds=2, settings=SMALL, resume=True)
@@ -695,7 +755,7 @@ def test_what_a_command_says_when_it_is_stopped(
     monkeypatch.setattr(practice, "fit_model", interrupt)
     monkeypatch.setattr(using, "predict_file", interrupt)
     command("fit", "a.csv", expect=130)
-    assert capsys.readouterr().err == "setwise: interrupted; --resume goes on after the last finished fold\n"
+    assert capsys.readouterr().err == "setwise: interrupted; --resume continues from the last checkpoint\n"
     command("predict", "m", "a.csv", expect=130)
     assert capsys.readouterr().err == "setwise: interrupted\n"
     monkeypatch.setattr(using, "predict_file", mistaken)

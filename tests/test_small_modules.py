@@ -38,6 +38,7 @@ from setwise.progress import Bar, Silent
         ({"lr": float("inf")}, "training.lr must be positive and finite, got inf"),
         ({"optimizer": "sgd"}, "training.optimizer must be one of adam, adamw, got 'sgd'"),
         ({"schedule": "constnat"}, "training.schedule must be one of constant, plateau, cosine"),
+        ({"split": "pairs"}, "training.split must be one of sets, elements, shares, got 'pairs'"),
         ({"precision": "16"}, "training.precision must be one of .*, got '16'"),
         ({"warmup": 4, "schedule": "plateau"}, "training.warmup goes with constant and cosine"),
     ],
@@ -192,7 +193,7 @@ def test_the_defaults_are_those_that_are_documented() -> None:
     assert asdict(sw.Training()) == {
         "steps": 30_000, "optimizer": "adam", "lr": 1e-3, "weight_decay": 0.0, "schedule": "constant",
         "plateau_factor": 0.9, "plateau_patience": 1, "warmup": 0, "clip": None, "patience": None,
-        "device": "auto", "precision": "32-true",
+        "device": "auto", "split": "sets", "precision": "32-true",
         "evaluations": 60, "checkpoint_seconds": 20.0, "tensorboard": False,
     }  # fmt: skip
 

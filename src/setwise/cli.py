@@ -132,7 +132,7 @@ def fit(
         features: Columns to use (default: all others).
         seed: Of the folds and of all that is random in training.
         overwrite: Replace the model that is there.
-        resume: Take up the finished folds of a run that was interrupted.
+        resume: Go on with a run that was interrupted.
         quiet: Show no progress.
         reading: Where things are in the data.
         network: What is learned.

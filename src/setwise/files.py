@@ -1,4 +1,4 @@
-"""Writing files so that nobody ever finds half of one."""
+"""Writing files so that nobody ever finds half of one, and reading those that others wrote."""
 
 import fcntl
 import json
@@ -10,6 +10,14 @@ from pathlib import Path
 from typing import Any
 
 UNFINISHED = ".unfinished"
+"""What the name of a file ends with until it is whole."""
+LARGE, RATIO = 2**28, 200
+"""What a compressed file may hold: 256 MB or, where that is more, 200 times its size.
+
+Numbers that were measured compress by less than that, and a file made to fill the memory by more.
+"""
+LONGEST_JSON = 2**27
+"""Bytes of a JSON file: what is longer was not written here."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -17,10 +25,10 @@ def write_atomically(path: Path, data: bytes) -> None:
 
     Whatever interrupts it, ``path`` holds the old content or the new.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     name = None
     with named_errors(path):
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
@@ -81,8 +89,33 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; damage is reported with the file's name."""
+    """Read a JSON file of at most `LONGEST_JSON` bytes; damage is reported with the file's name."""
+    with path.open("rb") as file:
+        data = file.read(LONGEST_JSON + 1)
     try:
-        return json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        if len(data) > LONGEST_JSON:
+            raise ValueError(f"it is longer than {LONGEST_JSON} bytes")
+        return json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not readable JSON: {error}") from error
+
+
+def most_expanded(stored: int) -> int:
+    """How many bytes a compressed file of ``stored`` bytes may hold; see `LARGE`."""
+    return max(LARGE, RATIO * stored)
+
+
+def refuse_claim(claimed: int, most: int) -> None:
+    """Refuse what claims to be larger than it can be, before there is memory for it."""
+    if claimed > most:
+        raise ValueError(f"expected at most {most:,} bytes in a file of its size, got a claim of {claimed:,}")
+
+
+def shortened(value: Any, most: int = 80) -> str:
+    r"""What somebody else wrote, on one line and not too long for a sentence.
+
+    >>> shortened("two\nlines"), shortened("x" * 1000, 3)
+    ('two lines', 'xxx…')
+    """
+    text = " ".join(str(value).split())
+    return text if len(text) <= most else f"{text[:most]}…"

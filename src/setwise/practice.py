@@ -147,10 +147,12 @@ def fit_model(
     splits, tested, notes = _splits(known, labels, chosen, folds=folds, holdout=holdout, seed=seed)
     with _kept_to_oneself(work):
         kept = _Kept(beside(out, "folds"), work, config, resume=resume)
-        for number in range(len(kept.folds), len(splits)):
-            title = f"fold {number + 1} of {len(splits)}" if holdout is None else "held out"
-            kept.add(_tested(fitted, title, known.sets, labels, *splits[number], alone=holdout is not None))
-        whole = fitted(slice(None), "all sets")
+        with kept.cleared_if_nothing_was_done():
+            for number in range(len(kept.folds), len(splits)):
+                title = f"fold {number + 1} of {len(splits)}" if holdout is None else "held out"
+                fold = _tested(fitted, title, known.sets, labels, *splits[number], alone=holdout is not None)
+                kept.add(fold)
+            whole = fitted(slice(None), "all sets")
         if ranks.is_first():
             whole.save(out)
 
@@ -358,14 +360,13 @@ class _Kept:
                 checkpoint.unlink()
             return b"[]"
         match read_json(self.path):
-            case {"config": dict(found), "folds": list(folds)} if found == self.config:
-                return json.dumps(folds).encode()
-            case {"config": dict(found)}:
+            case {"config": dict(found)} if found != self.config:
                 raise ValueError(
                     f"{self.path} is of another run ({difference(found, self.config)}): leave out --resume"
                 )
-            case _:
-                raise ValueError(f"{self.path} holds no finished folds: leave out --resume")
+            case {"config": dict(), "folds": list(folds)} if all(map(_is_fold, folds)):
+                return json.dumps(folds).encode()
+        raise ValueError(f"{self.path} holds no finished folds: leave out --resume")
 
     def add(self, fold: dict[str, Any]) -> None:
         self.folds.append(fold)
@@ -375,9 +376,33 @@ class _Kept:
     def _save(self, folds: list[dict[str, Any]]) -> None:
         write_json(self.path, {"config": self.config, "folds": folds})
 
+    @contextmanager
+    def cleared_if_nothing_was_done(self) -> Iterator[None]:
+        """Leave nothing behind of a run that failed before there was anything to go on from."""
+        try:
+            yield
+        except Exception:
+            if ranks.is_first() and not self.folds and not any(self.work.rglob(CHECKPOINT)):
+                self.forget()
+            raise
+
     def forget(self) -> None:
         self.path.unlink(missing_ok=True)
         shutil.rmtree(self.work, ignore_errors=True)
+
+
+def _is_fold(fold: Any) -> bool:
+    """Whether this is what `_tested` tells of a fold."""
+    match fold:
+        case {"scores": dict(scores), "trivial": dict(trivial), **more} if scores.keys() <= trivial.keys():
+            errors = more.get("errors", {})
+            numbers = [
+                *scores.values(),
+                *trivial.values(),
+                *(errors.values() if isinstance(errors, dict) else [None]),
+            ]
+            return all(isinstance(number, int | float) for number in numbers)
+    return False
 
 
 @contextmanager

@@ -18,10 +18,13 @@ from torch import Tensor
 
 from setwise.data.folders import data_folder
 from setwise.data.tissue import tissue
+from setwise.files import most_expanded, refuse_claim
 
 SIZE = 32
 CLASSES = ("benign", "malignant")
 IMAGES = 58  # in the public archive
+FORMATS = ("PNG", "TIFF", "JPEG", "JPEG2000", "BMP", "GIF", "PPM", "WEBP")
+"""Of image files: plain pixels. Pillow knows more, and runs another program for one of them."""
 ARCHIVE = "https://bioimage.ucsb.edu/research/bio-segmentation"
 
 _NAME = re.compile(rf"(?P<slide>ytma\d+_\d+)_(?P<label>{'|'.join(CLASSES)})\d+_ccd\.\w+", re.IGNORECASE)
@@ -117,7 +120,7 @@ def read_images(
     size: int = SIZE,
     name: str = "images",
 ) -> PatchedImages:
-    """Cut image files, of any format that pillow reads, into patches.
+    """Cut image files of the usual formats (`FORMATS`) into patches.
 
     Args:
         paths: the files.
@@ -157,7 +160,8 @@ def read_image(path: Path | str) -> UInt8[Tensor, "h w 3"]:
     except ImportError as error:
         raise ModuleNotFoundError("images need pillow: pip install 'setwise[data]'") from error
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
+            refuse_claim(3 * image.width * image.height, most_expanded(Path(path).stat().st_size))
             mode, pixels = image.mode, np.array(image.convert("RGB"))
     except (FileNotFoundError, PermissionError, IsADirectoryError):
         raise

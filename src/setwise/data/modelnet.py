@@ -15,10 +15,11 @@ import torch
 from jaxtyping import Float, Float16, Int, Int64
 from torch import Tensor
 
+from setwise.data.arrays import check_dataset, read_npz
 from setwise.data.folders import cache_folder, data_folder
 from setwise.data.pointclouds import PointClouds, normalize
 from setwise.data.solids import solids
-from setwise.files import write_atomically
+from setwise.files import shortened, write_atomically
 from setwise.progress import Bar
 from setwise.randomness import generator
 
@@ -149,7 +150,7 @@ def _holds(folder: Path, *patterns: str) -> bool:
 
 
 def _unusable(path: Path, reason: str, address: str = HDF5) -> str:
-    reason = " ".join(reason.split())
+    reason = shortened(reason, 300)
     return f"{path} is damaged or not ModelNet40's ({reason}): put the public one from {address} in its place"
 
 
@@ -235,9 +236,9 @@ def _datasets(path: Path) -> Iterator[tuple[Any, Any]]:
         with h5py.File(path, "r") as file:
             found = []
             for name, kinds in (("data", "f"), ("label", "iu")):
-                dataset = file.get(name)
-                if not isinstance(dataset, h5py.Dataset):
+                if name not in file:
                     raise ValueError(f"expected datasets data and label, got {sorted(file)}")
+                dataset = check_dataset(file, name)
                 if dataset.dtype.kind not in kinds or dataset.dtype.itemsize > 8:
                     expected = "float16 to float64" if kinds == "f" else "whole numbers"
                     raise ValueError(f"expected {name} to be {expected}, got {dataset.dtype}")
@@ -381,11 +382,13 @@ def _key(folder: Path, files: dict[str, list[tuple[Path, int]]], points: int) ->
 
 def _read_cache(path: Path, key: str, classes: tuple[str, ...]) -> tuple[PointClouds, PointClouds] | None:
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            if str(arrays["key"]) != key:
-                return None
-            train, test = ((arrays[part], arrays[f"{part}_labels"]) for part in SHAPES)
-            return _point_clouds(_mesh_name(train, test, classes), train, test, classes)
+        if str(read_npz(path, ["key"])["key"]) != key:
+            return None
+        arrays: dict[str, Any] = read_npz(
+            path, [name for part in SHAPES for name in (part, f"{part}_labels")]
+        )
+        train, test = ((arrays[part], arrays[f"{part}_labels"]) for part in SHAPES)
+        return _point_clouds(_mesh_name(train, test, classes), train, test, classes)
     except Exception:  # missing, cut short or overwritten: whatever it is, it can be made again
         return None
 

@@ -8,14 +8,16 @@ import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, UInt8
 
+from setwise.data.arrays import read_npz
 from setwise.data.characters import DRAWINGS, SIDE, Characters, drawn_strokes
 from setwise.data.download import download
 from setwise.data.folders import cache_folder, data_folder
-from setwise.files import write_atomically
+from setwise.files import shortened, write_atomically
 
 PARTS = {"images_background": (30, 964), "images_evaluation": (20, 659)}  # alphabets and characters in each
 ADDRESS = "https://github.com/brendenlake/omniglot (folder python)"
@@ -139,6 +141,7 @@ def _read_part(source: Path, part: str) -> tuple[list[str], UInt8[np.ndarray, "c
 
 
 def _unusable(source: Path, reason: str) -> str:
+    reason = shortened(reason, 300)
     return f"{source} is damaged or not Omniglot's ({reason}): put the public one from {ADDRESS} in its place"
 
 
@@ -191,10 +194,10 @@ def _key(sources: dict[str, Path]) -> str:
 
 def _read_cache(path: Path, key: str) -> Characters | None:
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            if str(arrays["key"]) != key:
-                return None
-            return Characters("omniglot", arrays["bits"], tuple(arrays["labels"].tolist()))
+        if str(read_npz(path, ["key"])["key"]) != key:
+            return None
+        arrays: dict[str, Any] = read_npz(path, ["bits", "labels"])
+        return Characters("omniglot", arrays["bits"], tuple(arrays["labels"].tolist()))
     except Exception:  # missing, cut short or overwritten: whatever it is, it can be made again
         return None
 

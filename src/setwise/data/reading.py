@@ -1,5 +1,6 @@
 """Labelled sets from the files that people have: tables, npz files, and folders with a file a set."""
 
+import gzip
 import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +12,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
+from setwise.data.arrays import read_npz
 from setwise.data.bags import bags_from_folder
-from setwise.data.bags.dataset import in_short, twice
+from setwise.data.bags.dataset import few, in_short, twice
 from setwise.data.bags.tables import read_table
+from setwise.files import most_expanded, refuse_claim, shortened
 from setwise.ragged import LARGEST, Sets
 
 MANIFEST = "manifest.csv"
+_ROWS = 1024  # of a parquet file at a time
 Labels = Shaped[np.ndarray, " b"] | Shaped[np.ndarray, "b k"]
 
 
@@ -131,9 +135,22 @@ def _read_csv(path: Path, wanted: _Wanted) -> Labelled:
 
 
 def _read_parquet(path: Path, wanted: _Wanted) -> Labelled:
-    pandas = pandas_with("pyarrow")
-    table = _opened(path, ".parquet", lambda file: pandas.read_parquet(file, engine="pyarrow"))
+    pandas_with("pyarrow")
+    table = _opened(path, ".parquet", partial(_parquet, path.stat().st_size))
     return _from_table(path, table.reset_index() if any(table.index.names) else table, wanted)
+
+
+def _parquet(size: int, file: Any) -> Any:
+    """The table in a parquet file, read a few rows at a time, as one value may stand for all that follow."""
+    arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
+    content = parquet.ParquetFile(file)
+    if len(set(names := content.schema_arrow.names)) < len(names):
+        raise ValueError(f"columns must differ, got {shortened(twice(names))!r} twice")
+    batches, there = [], 0
+    for batch in content.iter_batches(_ROWS):
+        refuse_claim(there := there + batch.nbytes, most_expanded(size))
+        batches.append(batch)
+    return arrow.Table.from_batches(batches, content.schema_arrow).to_pandas()
 
 
 def _csv(path: Path, text: Sequence[str | None] = ()) -> Any:
@@ -141,26 +158,46 @@ def _csv(path: Path, text: Sequence[str | None] = ()) -> Any:
     pandas = pandas_with()
     options = {
         "sep": "\t" if ".tsv" in path.name.lower() else ",",
-        "compression": "gzip" if path.name.lower().endswith(".gz") else None,
         "na_filter": False,
         "skipinitialspace": True,
         "index_col": False,
         "low_memory": False,
     }
 
+    def text_of(file: Any) -> Any:
+        return _Unpacked(file, path.stat().st_size) if path.name.lower().endswith(".gz") else file
+
     def read(file: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # a row longer than the header would lose its end
             strings = {name: str for name in names if name in text}
-            return pandas.read_csv(file, header=0, names=names, dtype=strings, **options)
+            return pandas.read_csv(text_of(file), header=0, names=names, dtype=strings, **options)
 
     header = _opened(
-        path, "CSV", lambda file: pandas.read_csv(file, header=None, nrows=1, dtype=str, **options)
+        path, "CSV", lambda file: pandas.read_csv(text_of(file), header=None, nrows=1, dtype=str, **options)
     )
     names = [name.strip() for name in header.iloc[0]]
     if len(set(names)) < len(names):
-        raise ValueError(f"{path}: expected columns of different names, got {twice(names)!r} twice")
+        raise ValueError(
+            f"{path}: expected columns of different names, got {shortened(twice(names))!r} twice"
+        )
     return _opened(path, "CSV", read)
+
+
+class _Unpacked(gzip.GzipFile):
+    """The text in a gzip file, up to an eighth of what it may hold: as a table it takes more memory."""
+
+    def __init__(self, file: Any, size: int) -> None:
+        super().__init__(fileobj=file, mode="rb")
+        self.most = most_expanded(size) // 8
+
+    def read(self, size: int | None = -1) -> bytes:
+        """The next bytes."""
+        part = super().read(self.most + 1 if size is None or size < 0 else size)
+        refuse_claim(self.tell(), self.most)
+        return part
+
+    read1 = read
 
 
 def _from_table(path: Path, table: Any, wanted: _Wanted) -> Labelled:
@@ -170,9 +207,9 @@ def _from_table(path: Path, table: Any, wanted: _Wanted) -> Labelled:
     features = wanted.features or tuple(column for column in table if column not in told)
     for column in (*told, *features):
         if column not in table:
-            raise ValueError(f"{path}: expected a column {column!r}, got {_few(list(table))}")
+            raise ValueError(f"{path}: expected a column {column!r}, got {few(list(table))}")
     if not features:
-        raise ValueError(f"{path}: expected columns with features, got only {_few(list(table))}")
+        raise ValueError(f"{path}: expected columns with features, got only {few(list(table))}")
     if not len(table):
         raise ValueError(f"{path}: expected at least one row below the names of columns, got none")
 
@@ -192,12 +229,12 @@ def _from_table(path: Path, table: Any, wanted: _Wanted) -> Labelled:
             return None
         if bad.any():
             row = bad.argmax()
-            got = "none" if missing.any() else f"{first[number[row]]} and {values[row]}"
-            place = f"{path}, set {ids[number[row]]!r}"
-            raise ValueError(f"{place}: expected one value in column {column!r}, got {got}")
+            got = "none" if missing.any() else f"{shortened(first[number[row]])} and {shortened(values[row])}"
+            place = f"{path}, set {shortened(ids[number[row]])!r}"
+            raise ValueError(f"{place}: expected one value in column {shortened(column)!r}, got {got}")
         return first
 
-    x = _matrix(path, table, features, lambda row: f"{path}, set {ids[number[row]]!r}")
+    x = _matrix(path, table, features, lambda row: f"{path}, set {shortened(ids[number[row]])!r}")
     known = [of_each_set(column, required=wanted.required) for column in labels]
     found = None
     if len(known) == len(wanted.labels) and not any(one is None for one in known):
@@ -225,8 +262,8 @@ def _matrix(
         if (bad := ~(np.abs(numbers) <= LARGEST)).any():
             row = int(bad.argmax())
             hint = "; say which columns are features if this is none" if bad.all() else ""
-            got = f"got {str(table[column].iloc[row])!r}{hint}"
-            raise ValueError(f"{place(row)}, column {column!r}: expected a finite number, {got}")
+            got = f"got {shortened(table[column].iloc[row])!r}{hint}"
+            raise ValueError(f"{place(row)}, column {shortened(column)!r}: expected a finite number, {got}")
     return x
 
 
@@ -240,9 +277,9 @@ def _numbers(path: Path, column: Any) -> Float[np.ndarray, " rows"]:
             return np.asarray(pandas_with().to_numeric(column, errors="coerce").to_numpy(np.float64))
     except OverflowError as error:
         raise ValueError(
-            f"{path}: expected finite numbers in column {column.name!r}, got one too large"
+            f"{path}: expected finite numbers in column {shortened(column.name)!r}, got one too large"
         ) from error
-    raise ValueError(f"{path}: expected numbers in column {column.name!r}, got {column.dtype}")
+    raise ValueError(f"{path}: expected numbers in column {shortened(column.name)!r}, got {column.dtype}")
 
 
 # Arrays
@@ -252,13 +289,12 @@ def _read_npz(path: Path, wanted: _Wanted) -> Labelled:
     label = wanted.labels[0] if len(wanted.labels) == 1 else "y"
     parts = dict.fromkeys(("X", "mask", "values", "ptr", "bag", "set", "y", label, wanted.group))
 
-    def read(file: Any) -> dict[str, Any]:
-        with np.load(file, allow_pickle=False) as arrays:
-            return {str(part): arrays[f"{start}{part}"] for part in parts if f"{start}{part}" in arrays.files}
+    def read(_: Any) -> dict[str, Any]:
+        arrays = read_npz(path, [f"{start}{part}" for part in parts])
+        return {str(part): arrays[f"{start}{part}"] for part in parts if f"{start}{part}" in arrays}
 
-    start = _start(
-        path, _opened(path, ".npz", lambda file: np.load(file, allow_pickle=False).files), wanted.name
-    )
+    names = _opened(path, ".npz", lambda _: list(read_npz(path, ())))
+    start = _start(path, names, wanted.name)
     there = _opened(path, ".npz", read)
     ids: Any = None
     try:
@@ -270,7 +306,7 @@ def _read_npz(path: Path, wanted: _Wanted) -> Labelled:
             sets, ids = _grouped(there["X"], there["bag"] if "bag" in there else there["set"])
         else:
             forms = "X [sets, elements, features], X [elements, features] and bag, or values and ptr"
-            raise ValueError(f"expected {forms}, got {_few(list(there))}")
+            raise ValueError(f"expected {forms}, got {few(list(there))}")
         labels = _of_each_set(there, label if label in there else "y", len(sets), required=wanted.required)
         groups = _of_each_set(there, wanted.group, len(sets), required=True) if wanted.group else None
     except (TypeError, ValueError) as error:
@@ -284,7 +320,7 @@ def _start(path: Path, names: Sequence[str], name: str | None) -> str:
     if name is None and ({"X", "values"} & set(names) or not known):
         return ""
     if name not in known and (name is not None or len(known) > 1):
-        raise ValueError(f"{path}: name must be that of a data set in it, {_few(known)}, got {name}")
+        raise ValueError(f"{path}: name must be that of a data set in it, {few(known)}, got {name}")
     return f"{name or known[0]}_"
 
 
@@ -303,7 +339,7 @@ def _grouped(x: Any, bag: Any) -> tuple[Sets, Any]:
 def _of_each_set(there: Mapping[str, Any], name: str, sets: int, *, required: bool) -> Any:
     if name not in there:
         if required:
-            raise ValueError(f"expected {name}, one a set, got only {_few(list(there))}")
+            raise ValueError(f"expected {name}, one a set, got only {few(list(there))}")
         return None
     found = there[name]
     found = found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
@@ -384,8 +420,8 @@ def _file_a_set(folder: Path, files: Mapping[str, Path], features: Sequence[str]
         table = _csv(path)
         found = tuple(features or table.columns)
         if (columns is not None and found != columns) or not set(found) <= set(table.columns):
-            expected = _few(columns or found)
-            raise ValueError(f"{path}: expected columns {expected}, got {_few(list(table))}")
+            expected = few(columns or found)
+            raise ValueError(f"{path}: expected columns {expected}, got {few(list(table))}")
         if not len(table) or _typed(list(table)).dtype.kind in "if":
             raise ValueError(
                 f"{path}: expected the names of columns, then rows of numbers, got no names or rows"
@@ -452,8 +488,3 @@ def pandas_with(*others: str) -> Any:
                 f"reading tables needs the {package} package: pip install 'setwise[tables]'"
             ) from error
     return importlib.import_module("pandas")
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return ", ".join(map(str, names[:8])) + more if len(names) else "nothing"

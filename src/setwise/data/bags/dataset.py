@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from setwise.files import shortened
 from setwise.sets import SetBatch
 
 Index = Shaped[Tensor, " some"] | Shaped[np.ndarray, " some"] | Sequence[int]
@@ -353,7 +354,9 @@ def collected(
     order = tuple(_sorted({str(bag.label) for bag in kept}) if classes is None else classes)
     for bag in kept:
         if bag.label not in order:
-            raise ValueError(f"{bag.place}: expected a label among {', '.join(order)}, got {bag.label!r}")
+            raise ValueError(
+                f"{bag.place}: expected a label among {few(order)}, got {shortened(bag.label)!r}"
+            )
     number = {label: i for i, label in enumerate(order)}
     others = [bag for bag in found if bag.label is None]
     reader = Reader(
@@ -401,10 +404,25 @@ def _plain(values: Iterable[Any]) -> list[Any]:
 
 def twice(names: Sequence[str]) -> str:
     """The first name that is there before."""
-    return next(name for i, name in enumerate(names) if name in names[:i])
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    raise ValueError(f"expected a name twice, got {len(names)} different ones")
 
 
 def in_short(error: Exception) -> str:
     """The first sentence of what another library says."""
-    said = " ".join(str(error).split()).partition(". ")[0]
+    said = shortened(" ".join(str(error).split()).partition(". ")[0], 200)
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def few(names: Sequence[Any]) -> str:
+    """The first names of a list.
+
+    >>> few("abc"), few(range(20)), few([])
+    ('a, b, c', '0, 1, 2, 3, 4, 5, 6, 7 and 12 more', 'nothing')
+    """
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(map(shortened, names[:8])) + more if len(names) else "nothing"

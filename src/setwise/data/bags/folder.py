@@ -1,19 +1,19 @@
 """Bags from a folder with a file a bag, each read when it is asked for, and a manifest of labels."""
 
-import importlib
 import os
-import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from setwise.data.bags.dataset import Bags, Found, as_label, collected, in_short
+from setwise.checkpoint import read_tensors
+from setwise.data.arrays import check_dataset, h5py_for, read_npy, read_npz
+from setwise.data.bags.dataset import Bags, Found, as_label, collected, few, in_short
 from setwise.data.bags.tables import read_table
+from setwise.files import shortened
 
 
 def bags_from_folder(
@@ -29,7 +29,8 @@ def bags_from_folder(
 
     Files may be HDF5 (``.h5``, ``.hdf5``) or ``.npz`` with ``features`` and, if known, ``coords``, as
     pathology tools such as CLAM write them, ``.npy``, or ``.pt`` and ``.pth`` with a tensor or a dict of
-    tensors with these names. An additional first axis of length one is taken away.
+    tensors with these names. An additional first axis of length one is taken away. A file that claims to
+    hold far more than one of its size can is refused before there is memory for it.
 
     Files that the manifest does not mention, and bags for which it has no label or two, are listed by
     ``check()`` and no part of the data set. They are looked for in the folder and in those that the manifest
@@ -64,7 +65,7 @@ def bags_from_folder(
     mentions = _mentions(folder, files, entries)
     found = [_mentioned(path, mention, said) for path, mention in mentions.items()]
     if any(one.label is not None and one.content.suffix.lower() in (".h5", ".hdf5") for one in found):
-        _h5py()  # tell now that it is missing rather than bag by bag
+        h5py_for("HDF5 files")  # tell now that it is missing rather than bag by bag
     taken = {path for mention in mentions.values() for path in mention.files}
     for path in files:
         if path not in taken:
@@ -102,7 +103,7 @@ def _mentioned(path: Path, mention: _Mention, said: str) -> "Found":
     label, *others = dict.fromkeys(mention.labels)
     fault = ""
     if others:
-        got = " and ".join(map(repr, (label, *others)))
+        got = " and ".join(repr(shortened(one)) for one in (label, *others))
         label, fault = None, f"{path}: expected one label in {said}, got {got}"
     elif label is None:
         fault = f"{path}: expected a label in {said}, got none"
@@ -129,33 +130,21 @@ def _below(folder: Path, name: str) -> Path:
     return Path(os.path.normpath(folder / name))  # so that every file has one path
 
 
-def _h5py() -> Any:
-    try:
-        return importlib.import_module("h5py")
-    except ImportError as error:
-        raise ModuleNotFoundError("reading HDF5 files needs h5py: pip install 'setwise[data]'") from error
-
-
 def _read_hdf5(path: Path) -> dict[str, Any]:
-    with _h5py().File(path, "r") as file:
-        return {name: file[name][()] if name in _PARTS else None for name in file}
+    with h5py_for("HDF5 files").File(path, "r") as file:
+        return {name: check_dataset(file, name)[()] if name in _PARTS else None for name in file}
 
 
 def _read_npy(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return {"features": np.lib.format.read_array(file, allow_pickle=False)}
+    return {"features": read_npy(path)}
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        return {name: arrays[name] if name in _PARTS else None for name in arrays.files}
+    return read_npz(path, _PARTS)
 
 
 def _read_torch(path: Path) -> dict[str, Any]:
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError("it is damaged or holds more than tensors") from error
+    found = read_tensors(path)
     if isinstance(found, Tensor):
         return {"features": found}
     return {str(name): found[name] for name in found} if isinstance(found, dict) else {}
@@ -188,7 +177,9 @@ class _Files:
             reason = f"expected a readable {path.suffix} file, got an error: {in_short(error)}"
             raise ValueError(reason) from error
         if found.get("features") is None:
-            raise ValueError(f"expected features in it, got {', '.join(sorted(found)) or 'something else'}")
+            raise ValueError(
+                f"expected features in it, got {few(sorted(found)) if found else 'something else'}"
+            )
         return _without_first_axis(found["features"]), _without_first_axis(found.get("coords"))
 
 

@@ -9,8 +9,19 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from setwise.data.bags.dataset import Bags, Found, Memory, as_label, collected, in_short, twice
+from setwise.data.arrays import read_npz
+from setwise.data.bags.dataset import (
+    Bags,
+    Found,
+    Memory,
+    as_label,
+    collected,
+    few,
+    in_short,
+    twice,
+)
 from setwise.data.folders import data_folder
+from setwise.files import shortened
 
 MIL_NAMES = ("musk1", "musk2", "elephant", "fox", "tiger", "ucsb")
 """The classic data sets that `load_mil` knows."""
@@ -58,15 +69,14 @@ def bags_from_npz(path: Path | str, name: str) -> Bags:
     path = Path(path)
     wanted = [f"{name}_{part}" for part in ("X", "bag", "y")]
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            there = {key: arrays[key] if key in wanted else None for key in arrays.files}
+        there = read_npz(path, wanted)
     except FileNotFoundError:
         raise
     except Exception as error:  # reading damaged bytes may fail in any way there is
         raise ValueError(f"{path}: expected a readable .npz file, got an error: {in_short(error)}") from error
     if not set(wanted) <= set(there):
         raise ValueError(
-            f"{path}: expected arrays {', '.join(wanted)}, got {', '.join(sorted(there)) or 'none'}"
+            f"{path}: expected arrays {', '.join(wanted)}, got {few(sorted(there)) if there else 'none'}"
         )
     x, bag, y = (np.asarray(there[key]) for key in wanted)
     if x.ndim != 2 or not len(x) or bag.shape != x.shape[:1] or bag.dtype.kind not in "iu":
@@ -124,13 +134,13 @@ def bags_from_csv(
     header, rows = read_table(path, [bag, label, *pair])
     features = [column for column in header if column not in (bag, label, *pair)]
     if not features:
-        raise ValueError(f"{path}: expected columns with features, got only {', '.join(header)}")
+        raise ValueError(f"{path}: expected columns with features, got only {few(header)}")
     members: dict[str, _Rows] = {}
     for line, row in rows:
         members.setdefault(row[header.index(bag)], []).append((line, row))
     found = []
     for name, its in members.items():
-        place = f"{path}, bag {name!r}"
+        place = f"{path}, bag {shortened(name)!r}"
         known, fault = _common_label(path, name, header.index(label), its)
         if known is None:
             found.append(Found(name, place, None, None, fault))
@@ -153,9 +163,11 @@ def read_table(path: Path, columns: Sequence[str]) -> tuple[list[str], _Rows]:
         raise ValueError(f"{path}: expected the names of columns and at least one row, got {len(rows)} rows")
     header = rows.pop(0)[1]
     if not set(columns) <= set(header):
-        raise ValueError(f"{path}: expected columns {', '.join(columns)}, got {', '.join(header)}")
+        raise ValueError(f"{path}: expected columns {', '.join(columns)}, got {few(header)}")
     if len(set(header)) < len(header):
-        raise ValueError(f"{path}: expected columns of different names, got {twice(header)!r} twice")
+        raise ValueError(
+            f"{path}: expected columns of different names, got {shortened(twice(header))!r} twice"
+        )
     for line, row in rows:
         if len(row) != len(header):
             raise ValueError(
@@ -171,10 +183,15 @@ def _common_label(path: Path, name: str, column: int, rows: _Rows) -> tuple[str 
     first_line, first = rows[0]
     for line, row in rows:
         if not row[column]:
-            return None, f"{path}, line {line}: expected a label of bag {name!r}, got an empty cell"
+            return (
+                None,
+                f"{path}, line {line}: expected a label of bag {shortened(name)!r}, got an empty cell",
+            )
         if row[column] != first[column]:
-            expected = f"label {first[column]!r} of bag {name!r} as in line {first_line}"
-            return None, f"{path}, line {line}: expected {expected}, got {row[column]!r}"
+            expected = (
+                f"label {shortened(first[column])!r} of bag {shortened(name)!r} as in line {first_line}"
+            )
+            return None, f"{path}, line {line}: expected {expected}, got {shortened(row[column])!r}"
     return first[column], ""
 
 
@@ -188,6 +205,6 @@ def _finite(
             with suppress(ValueError):
                 numbers[i, j] = float(row[place])
             if not math.isfinite(numbers[i, j]):
-                expected = f"a finite number in column {column!r} of bag {name!r}"
-                return numbers, f"{path}, line {line}: expected {expected}, got {row[place]!r}"
+                expected = f"a finite number in column {shortened(column)!r} of bag {shortened(name)!r}"
+                return numbers, f"{path}, line {line}: expected {expected}, got {shortened(row[place])!r}"
     return numbers, ""
