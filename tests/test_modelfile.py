@@ -212,3 +212,16 @@ def test_no_damage_goes_unnoticed(good, tmp_path_factory, data):
         assert description == {"classes": ["a", "b"]}
         assert state["weight"].tolist() == state["again"].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
         assert state["seed"].item() == 7
+
+
+def test_equal_models_are_equal_files(tmp_path: Path) -> None:
+    state = {"weight": torch.arange(3.0), "bias": torch.tensor([1, 2])}
+    files = set()
+    for number in range(20):
+        write_model(tmp_path / str(number), state, {"classes": ["a", "ä"], "n": 1})
+        files.add((tmp_path / str(number)).read_bytes())
+    assert len(files) == 1
+    (data,) = files
+    length = int.from_bytes(data[:8], "little")
+    assert length % 8 == 0
+    assert data[8 : 8 + length].decode().startswith('{"__metadata__":{"setwise_model":')
