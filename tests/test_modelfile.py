@@ -214,7 +214,7 @@ def test_no_damage_goes_unnoticed(good, tmp_path_factory, data):
         assert state["seed"].item() == 7
 
 
-def test_equal_models_are_equal_files(tmp_path: Path) -> None:
+def test_equal_models_are_equal_files(tmp_path):
     state = {"weight": torch.arange(3.0), "bias": torch.tensor([1, 2])}
     files = set()
     for number in range(20):

@@ -68,7 +68,7 @@ def write_model(
 
 
 def _in_order(data: bytes) -> bytes:
-    """The same file with its header in order, which safetensors leaves to chance: equal models, equal bytes."""
+    """The file with its header in order, which safetensors leaves to chance: equal models, equal bytes."""
     end = 8 + int.from_bytes(data[:8], "little")
     header = json.dumps(json.loads(data[8:end]), sort_keys=True, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)  # so that the numbers stay aligned
