@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := runs/demo
 
-.PHONY: help demo test lint format bench docs site wheel supply audit clean
+.PHONY: help demo test lint format bench endurance docs site wheel supply audit clean
 help:
 	@echo "make demo    train on Gaussian sets for two minutes and draw the figures"
 	@echo "make test    run the tests"
 	@echo "make lint    check style and types"
 	@echo "make bench   measure speed, as ratios, into results/benchmarks"
+	@echo "make endurance  kill, starve and feed it hostile files for an hour, into results/reliability"
 	@echo "make docs    write the tables and figures of README and docs from results/"
 	@echo "make site    build the documentation into build/site"
 	@echo "make wheel   build wheel and source distribution, try the wheel in a clean environment"
@@ -53,8 +54,19 @@ bench: .venv/installed .venv/peers
 	$(BIN)/python -m benchmarks.histology_step
 	$(BIN)/python -m benchmarks.padding
 	$(BIN)/python -m benchmarks.predicting
+	$(BIN)/python -m benchmarks.together
 	$(BIN)/python -m benchmarks.scale_ratios
 	$(BIN)/python -m benchmarks.scale
+
+# About an hour. full_disk mounts a small disk, for which one must be an administrator.
+endurance: .venv/installed
+	$(BIN)/python -m endurance.equality
+	$(BIN)/python -m endurance.kills
+	$(BIN)/python -m endurance.sweeps
+	$(BIN)/python -m endurance.hostile --out results/reliability/hostile.json
+	$(BIN)/python -m endurance.bytes_moved
+	-$(BIN)/python -m endurance.full_disk
+	$(BIN)/python -m endurance.long_run
 
 docs: .venv/installed
 	$(BIN)/setwise figure gaussian --out docs/figures

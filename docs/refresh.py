@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from docs import endured
 from setwise.experiments import EXPERIMENTS
 from setwise.experiments.gaussian import Gaussian
 from setwise.experiments.report import by_data, load_results, markdown, table
@@ -179,6 +180,14 @@ TABLES: dict[str, Callable[[], str]] = {
     "scale ratios": scale_ratios,
     "feature error": feature_error,
     "padding": padding,
+    "together": endured.together,
+    "equality": endured.equality,
+    "bytes": endured.bytes_moved,
+    "kills": endured.kills,
+    "full disk": endured.full_disk,
+    "sweeps": endured.sweeps,
+    "hostile": endured.hostile,
+    "long run": endured.long_run,
 }
 
 

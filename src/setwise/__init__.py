@@ -61,6 +61,7 @@ _HOMES = {
     "setwise.nn.pointnet": ["PointNetPlusPlus", "SetAbstraction", "ball_query", "farthest_points"],
     "setwise.nn.pool": ["AttentionPool", "MaxPool", "MeanPool", "SumPool"],
     "setwise.nn.sparse": ["SparseGraph", "SparseWeights"],
+    "setwise.nn.split_elements": ["SplitElements"],
     "setwise.nn.standardize": ["Standardize"],
     "setwise.nn.streamed": ["StreamedGraph", "StreamedWeights"],
     "setwise.nn.weights": ["Weights"],
@@ -159,6 +160,7 @@ if TYPE_CHECKING:
     from setwise.nn.pool import SumPool as SumPool
     from setwise.nn.sparse import SparseGraph as SparseGraph
     from setwise.nn.sparse import SparseWeights as SparseWeights
+    from setwise.nn.split_elements import SplitElements as SplitElements
     from setwise.nn.standardize import Standardize as Standardize
     from setwise.nn.streamed import StreamedGraph as StreamedGraph
     from setwise.nn.streamed import StreamedWeights as StreamedWeights

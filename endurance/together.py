@@ -1,7 +1,7 @@
-"""What processes do together, compared with what one does alone: run by ``torchrun`` and by the tests.
+"""What processes do together, to be compared with what one does alone, as `endurance.equality` does.
 
-``torchrun … -m tests.together OUT NAME …`` saves what each scenario came to; every process must have come to
-the same.
+``torchrun … -m endurance.together OUT NAME …`` saves what each scenario came to; all processes must have come
+to the same.
 """
 
 import sys
@@ -24,12 +24,17 @@ from setwise.nn.split_elements import SplitElements
 Found = dict[str, Any]
 
 
-def ragged(step: int, sets: int = 5, dtype: torch.dtype = torch.float32) -> tuple[sw.SetBatch, Tensor]:
+def points_of(step: int, sets: int = 5, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
     random = sw.generator("together", step)
     x = torch.randn(sets, 7, 3, generator=random, dtype=dtype)
     mask = torch.arange(7) < torch.randint(1, 8, (sets, 1), generator=random)
     y = (x[..., 0] * mask).sum(1) > 0
-    return sw.SetBatch(x, mask), y.long()
+    return x, mask, y.long()
+
+
+def ragged(step: int, sets: int = 5) -> tuple[sw.SetBatch, Tensor]:
+    x, mask, y = points_of(step, sets)
+    return sw.SetBatch(x, mask), y
 
 
 def seeded(make: Any) -> Any:
@@ -116,15 +121,11 @@ def points() -> Found:
 
 def estimator() -> Found:
     """An estimator, as a user fits it; every process can predict on its own."""
-    sets = [
-        x[mask].numpy()
-        for batch, _ in [ragged(0, sets=24)]
-        for x, mask in zip(batch.x, batch.mask, strict=True)
-    ]
-    y = ragged(0, sets=24)[1].numpy()
+    x, mask, y = points_of(0, sets=24)
+    sets = [values[real].numpy() for values, real in zip(x, mask, strict=True)]
     model = sw.SetClassifier(
         layers=(8,), hidden=(8, 8), max_epochs=4, dropout=0.0, early_stopping=True, random_state=0
-    ).fit(sets, y)
+    ).fit(sets, y.numpy())
     if ranks.is_first():
         model.predict(sets[:2])
     return {
@@ -151,25 +152,26 @@ POOLS: dict[str, Any] = {
 def elements() -> Found:
     """One large set, its elements divided: outputs and gradients for every graph, pool and block."""
     found = {}
-    (whole, y), (tied, _) = ragged(7, sets=3, dtype=torch.float64), ragged(8, sets=3, dtype=torch.float64)
-    tied.x[:] = tied.x.round()  # elements that tie for the largest
+    x, mask, y = points_of(7, sets=3, dtype=torch.float64)
     cases = [(graph, pool, "denoising") for graph in GRAPHS for pool in POOLS]
     cases += [("softmax", "mean", "residual"), ("normalize", "max", "message-passing")]
     for graph, pool, block in cases:
-        for kind, batch in (
-            ("masked", whole),
-            ("full", sw.SetBatch(whole.x)),
-            ("tied", tied),
-            ("two", sw.SetBatch(whole.x[:, :2])),
-        ):
+        for kind, batch in {
+            "masked": sw.SetBatch(x, mask),
+            "full": sw.SetBatch(x),
+            "tied": sw.SetBatch(x.round(), mask),  # elements that tie for the largest
+            "two": sw.SetBatch(x[:, :2]),
+        }.items():
             torch.manual_seed(0)
             parts: Any = {"block": block, "graph": GRAPHS[graph](), "pool": POOLS[pool]()}
             model = sw.DMPS.build(3, 2, dim=8, depth=2, **parts).double()
-            out = SplitElements(model)(batch.x, batch.mask)
+            network = SplitElements(model) if ranks.world() > 1 else model
+            out = network(batch.x, batch.mask)
             sw.Classes().loss(out, y).backward()
             name = f"{graph} {pool} {block} {kind}"
             found[f"{name} out"] = out.detach()
             for part, weight in model.named_parameters():
+                assert weight.grad is not None
                 found[f"{name} {part}"] = ranks.total(weight.grad) / ranks.world()
     return found
 
@@ -185,9 +187,9 @@ def shares() -> Found:
         return model
 
     def batches(step: int) -> tuple[sw.SetBatch, Tensor]:
-        batch, y = ragged(step)
+        x, mask, y = points_of(step)
         mine = ranks.share(7)
-        return sw.SetBatch(batch.x[:, mine], batch.mask[:, mine]), y
+        return sw.SetBatch(x[:, mine], mask[:, mine]), y
 
     settings = {"steps": 6, "evaluations": 2, "precision": "64-true"}
     mine = trained(seeded(make), sw.Binary(), batches, validation=[batches(-1)], split="shares", **settings)
