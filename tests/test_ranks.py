@@ -83,9 +83,6 @@ def test_run_works_unchanged(tmp_path: Path) -> None:
     (path,) = (tmp_path / "results").rglob("*.json")
     result = json.loads(path.read_text())
     assert result["budget"]["processes"] == 2
-    again = torchrun(2, *command, "--out", "runs", "--results", "results", cwd=tmp_path)
-    assert again.returncode != 0
-    assert "already holds a run: continue it with --resume" in again.stderr
 
 
 def test_fit_works_unchanged(tmp_path: Path) -> None:

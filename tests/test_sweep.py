@@ -329,6 +329,7 @@ def test_absurd_sweeps_are_refused(
 
 
 def test_torchrun_is_no_place_for_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(ValueError, match="within torchrun must have one job and no cluster, got 4 processes"):
         run_all(points(0), out=tmp_path, results=tmp_path, jobs=2)

@@ -18,6 +18,7 @@ from typing import Any
 
 import joblib
 
+from setwise import ranks
 from setwise.experiments.board import Board
 from setwise.experiments.configs import difference
 from setwise.experiments.worker import Outcome, Point, Sweep, alive, attempt
@@ -62,8 +63,10 @@ def run_all(
     if cluster is not None and jobs not in (None, 1):
         raise ValueError(f"jobs must be left out on a cluster, whose workers decide, got {jobs}")
     alone = jobs == 1 and cluster is None
-    if not alone and (world := os.environ.get("WORLD_SIZE", "1")) != "1":
-        raise ValueError(f"a sweep within torchrun must have one job and no cluster, got {world} processes")
+    if not alone and ranks.world() > 1:
+        raise ValueError(
+            f"a sweep within torchrun must have one job and no cluster, got {ranks.world()} processes"
+        )
     chosen = _distinct(points, out)
     if alone:
         return _one_by_one(chosen, out, results, resume=resume, show=show)
