@@ -30,7 +30,7 @@ class SplitSets(nn.Module):
 
     def forward(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b k"]:
         """The outputs for all sets."""
-        mine = dealt(len(x), mask)
+        mine = dealt(len(x), mask).to(x.device)
         seen = mine if len(mine) else mine.new_zeros(1)
         part = Scattered.of(x, seen) if isinstance(x, Shared) else x[seen]
         with ranks.splitting(counts=len(mine) > 0):
@@ -45,7 +45,7 @@ def dealt(count: int, mask: Tensor | None) -> Tensor:
     order = sizes.argsort(descending=True, stable=True)
     turn = torch.arange(count) % (2 * ranks.world())
     mine: Tensor = order[torch.minimum(turn, 2 * ranks.world() - 1 - turn) == ranks.rank()]
-    return mine if mask is None else mine.to(mask.device)
+    return mine
 
 
 class Scattered(Shared):
@@ -72,8 +72,9 @@ class Scattered(Shared):
     def placed(self, features: Tensor) -> Tensor:
         """What was made of the values, in their places."""
         mine = ranks.share(self.count)
-        whole = features.new_zeros(self.count, *features.shape[1:])
-        return ranks.all_sum(whole.index_copy(0, torch.arange(mine.start, mine.stop), features))[self.index]
+        before = features.new_zeros(mine.start, *features.shape[1:])
+        after = features.new_zeros(self.count - mine.stop, *features.shape[1:])
+        return ranks.all_sum(torch.cat([before, features, after]))[self.index]
 
     def to(self, *args: object, **kwargs: object) -> "Scattered":
         """Move or cast the values as ``Tensor.to`` does; the index goes along to the device."""
