@@ -44,4 +44,5 @@ def diverged(
     if ranks.is_first():
         state = {"model": model.state_dict(), "x": x, "mask": batch.mask, "y": y}
         save_checkpoint(folder / DIVERGED, state | {"step": step, "loss": loss, "random": random})
+    ranks.wait()  # a process that fails ends the others
     return f"{said}; the batch and the weights are in {folder / DIVERGED}"
