@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,8 @@ def tried(name: str, job: Job, seed: int) -> dict[str, Any]:
                 raise RuntimeError(
                     f"{name} was done before its {found['kills'] + 1}. kill: give it more to do"
                 )
-            os.killpg(process.pid, signal.SIGKILL)
+            for victim in (process.pid, *descendants(process.pid)):
+                os.kill(victim, signal.SIGKILL)
             process.wait()
             found["kills"] += 1
             found["while_writing"] += any(disturbed.rglob("*.unfinished"))
@@ -92,9 +94,20 @@ def start(job: Job, folder: Path, *, resume: bool) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     log = (folder / "log.txt").open("ab")
     with log:
-        return subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+
+
+def descendants(process: int) -> list[int]:
+    """The processes that a process has started, and those that they have started."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            number, _, rest = stat.read_text().partition(" (")
+            parents[int(number)] = int(rest.rpartition(") ")[2].split()[1])
+    found = [process]
+    for parent in found:  # which grows meanwhile
+        found += [child for child, its in parents.items() if its == parent]
+    return found[1:]
 
 
 def finish(job: Job, folder: Path, *, resume: bool = False) -> None:

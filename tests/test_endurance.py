@@ -1,5 +1,7 @@
 """The commands of `endurance`: they would notice, and what they found is on record."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 import endurance
 from endurance.bytes_moved import on_the_wire, payload
 from endurance.equality import largest_difference
-from endurance.kills import file_digest, readable, sets, stamps
+from endurance.kills import descendants, file_digest, readable, sets, stamps
 from endurance.long_run import Round, judged
 from setwise.checkpoint import CHECKPOINT, save_checkpoint
 from setwise.files import read_json
@@ -58,6 +60,19 @@ def test_damaged_checkpoints_are_counted(tmp_path: Path) -> None:
     assert stamps(tmp_path) == set()
     (tmp_path / "metrics.jsonl").write_text("")
     assert len(stamps(tmp_path)) == 1
+
+
+def test_no_child_is_spared() -> None:
+    inner = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+    with subprocess.Popen([sys.executable, "-c", inner], stdin=subprocess.PIPE) as process:
+        while not (found := descendants(process.pid)):
+            pass
+        assert len(found) == 1
+        assert found == [
+            int(child)
+            for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        ]
+        process.communicate(b"\n")
 
 
 def test_jobs_are_the_same_each_time(tmp_path: Path) -> None:

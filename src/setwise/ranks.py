@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from setwise.stopping import end_with_parent
+
 _part: bool | None = None
 
 
@@ -38,6 +40,7 @@ def is_first() -> bool:
 def join() -> None:
     """Meet the other processes, if there are any: over NCCL for what lies on a GPU, else over gloo."""
     if world() > 1 and not dist.is_initialized():
+        end_with_parent(os.getppid())
         gpu = torch.cuda.is_available() and dist.is_nccl_available()
         dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo")
 

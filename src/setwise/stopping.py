@@ -1,11 +1,16 @@
 """Being asked to stop: by Ctrl-C, or by a system that shuts down."""
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
+
+GRACE = 10.0
+"""Seconds to put things in order, for a process whose parent has died."""
 
 
 class Terminated(SystemExit):
@@ -60,6 +65,22 @@ def heeded() -> Iterator[Request]:
 
     with _handled(note, (signal.SIGINT, signal.SIGTERM)):
         yield request
+
+
+def end_with_parent(parent: int) -> None:
+    """From now on, end with the process that started this one: by SIGTERM or, if that is not heeded, soon.
+
+    Whoever is killed cannot end what it has started, which would work on, or wait for ever.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE)
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ import torch
 
 from setwise.experiments import runner
 from setwise.experiments.base import Experiment
+from setwise.stopping import end_with_parent
 
 PULSE = 1.0
 """Seconds from one sign of life to the next, and from one look at it to the next."""
@@ -169,13 +169,7 @@ def _serve(process: int) -> None:
     """Be a child from now on: leave interruptions to the parent, and end when it does, busy or idle."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def watch() -> None:
-        while os.getppid() == process:
-            time.sleep(PULSE)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    end_with_parent(process)
 
 
 def _raise_in(thread: int) -> None:
