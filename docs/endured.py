@@ -130,7 +130,7 @@ def hostile() -> str:
 def long_run() -> str:
     """Hours in small."""
     one = found("long_run")
-    what = {"steps_a_second": "Training steps a second", "sets_a_second": "Sets predicted a second"}
+    what = {"trained": "Speed of training", "predicted": "Speed of predicting"}
     speeds = [
         [text, f"{one['speed_change'][name]:+.1%} (noise between rounds: {one['speed_noise'][name]:.1%})"]
         for name, text in what.items()
