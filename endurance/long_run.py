@@ -1,9 +1,9 @@
 """Hours in small: train and predict without a pause, and watch memory, open files and speed.
 
 Round after round a model goes on training on sets of varying sizes with checkpoints, an estimator predicts,
-and its file is written and read. After the warm-up (a tenth of the time) the resident memory must stay where it
-is, no file may stay open, and the last third must be as fast as the first. Speed is told beside that of the same
-matrix products, made in each round, so that the mood of the machine cancels out.
+and its file is written and read. After the warm-up (a tenth of the time) the resident memory must stay where
+it is, no file may stay open, and the last third must be as fast as the first. Speed is told beside that of
+the same matrix products, made in each round, so that the mood of the machine cancels out.
 """
 
 import os

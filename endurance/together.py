@@ -19,6 +19,7 @@ from setwise import ranks
 from setwise.nn.contrast import JoinedPool
 from setwise.nn.images import ConvPool
 from setwise.nn.mil import GatedAttentionPool
+from setwise.nn.norm import BatchNorm
 from setwise.nn.split_elements import SplitElements
 
 Found = dict[str, Any]
@@ -117,6 +118,15 @@ def points() -> Found:
         return ragged(step, sets=1 if step == 3 else 6)
 
     return trained(model, sw.Classes(), batches, steps=4, evaluations=1, precision="64-true")
+
+
+def norms() -> Found:
+    """A batch norm of half precision, whose statistics are in single precision."""
+    norm, x = BatchNorm(3), torch.arange(24.0).view(8, 3).bfloat16()
+    with ranks.splitting():
+        out = norm(x[ranks.share(8)])
+    assert out.dtype == torch.bfloat16
+    return {"mean": norm.running_mean, "variance": norm.running_var, "count": norm.num_batches_tracked}
 
 
 def estimator() -> Found:
@@ -219,13 +229,19 @@ def resumed() -> Found:
         torch.manual_seed(1)
         with suppress(InterruptedError):
             sw.fit(first, sw.Binary(), until_seven, settings, folder=folder / "run")
-        sw.fit(second, sw.Binary(), ragged, settings, folder=folder / "run", resume=True)
+        history = sw.fit(second, sw.Binary(), ragged, settings, folder=folder / "run", resume=True)
         files = sorted(path.name for path in (folder / "run").iterdir())
         ranks.wait()
     drawn = ranks.rows(torch.rand(4))
     apart = len(drawn.unique(dim=0)) == ranks.world()
     same = all(torch.equal(a, b) for a, b in zip(straight.parameters(), second.parameters(), strict=True))
-    return {"same": torch.tensor(same), "apart": torch.tensor(apart), "files": torch.tensor(len(files))}
+    told = [entry["step"] for entry in history.metrics]
+    return {
+        "same": torch.tensor(same),
+        "apart": torch.tensor(apart),
+        "files": torch.tensor(len(files)),
+        "told": torch.tensor(told),
+    }
 
 
 SCENARIOS = {
@@ -236,6 +252,7 @@ SCENARIOS = {
         shared_images,
         plain_encoder_of_shared,
         points,
+        norms,
         estimator,
         elements,
         shares,

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import setwise as sw
 from setwise import files
 from setwise.checkpoint import CHECKPOINT, load_checkpoint
 from setwise.divergence import DIVERGED
+from setwise.progress import Silent
 from setwise.stopping import Terminated, ended_by_signals, heeded
 from setwise.train import METRICS
 from tests.test_train import Dropout, batches, model, same
@@ -90,6 +92,46 @@ def test_a_second_interrupt_is_not_waited_for_but_a_termination_is_no_second_one
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_handles_a_signal_goes_on_to_do_so(number: int) -> None:
+    """Be it a program of one's own, or nohup."""
+    seen = []
+    before = signal.signal(number, lambda *_: seen.append(1))
+    try:
+        assert fit(model(), at(3, lambda: signal.raise_signal(number))).steps == 40
+        signal.signal(number, signal.SIG_IGN)
+        assert fit(model(), at(3, lambda: signal.raise_signal(number))).steps == 40
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+    assert seen == [1]
+
+
+def test_a_signal_is_heard_when_no_step_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit(model(), folder=tmp_path)
+    begin = Silent.begin
+    monkeypatch.setattr(Silent, "begin", lambda *_: (begin(*_), signal.raise_signal(signal.SIGTERM)))
+    with pytest.raises(Terminated):
+        fit(model(), folder=tmp_path, resume=True)
+
+
+def test_who_is_started_ends_with_its_parent() -> None:
+    child = (
+        "import os, time; from setwise import stopping; stopping.GRACE = 0.1\n"
+        "stopping.end_with_parent(os.getppid()); print(os.getpid(), flush=True); time.sleep(60)"
+    )
+    parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        number = int(process.stdout.readline())
+        assert Path(f"/proc/{number}").exists()
+        process.kill()
+    while Path(f"/proc/{number}/cmdline").exists() and Path(f"/proc/{number}/cmdline").read_bytes():
+        time.sleep(0.05)  # until it has gone; a test that hangs has failed, too
 
 
 def test_a_thread_hears_no_signals_but_trains() -> None:
@@ -202,6 +244,47 @@ def test_what_a_killed_run_left_unfinished_is_cleared(tmp_path: Path) -> None:
 
 
 # Two at once
+
+
+def test_files_are_as_private_as_the_user_is(tmp_path: Path) -> None:
+    for mask, mode in ((0o077, 0o600), (0o022, 0o644), (0o002, 0o664)):
+        before = os.umask(mask)
+        try:
+            files.write_atomically(tmp_path / "file", b"1")
+            assert os.umask(mask) == mask
+        finally:
+            os.umask(before)
+        assert (tmp_path / "file").stat().st_mode & 0o777 == mode
+
+
+class WithMore(nn.Module):
+    """A model that keeps something else than tensors."""
+
+    def __init__(self, more: Any) -> None:
+        super().__init__()
+        self.inner, self.more = model(), more
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        out: Tensor = self.inner(x, mask)
+        return out
+
+    def get_extra_state(self) -> Any:
+        return self.more
+
+    def set_extra_state(self, state: Any) -> None:
+        self.more = state
+
+
+def test_no_checkpoint_is_written_that_could_not_be_read(tmp_path: Path) -> None:
+    with pytest.raises(
+        TypeError, match="a checkpoint takes tensors, numbers and strings in dicts and lists, but"
+    ):
+        fit(WithMore(Path("x")), folder=tmp_path)
+    assert not (tmp_path / CHECKPOINT).exists()
+    fit(WithMore({"phase": torch.tensor(1j), "names": ["a"]}), folder=tmp_path)
+    again = WithMore(None)
+    fit(again, folder=tmp_path, resume=True)
+    assert again.more == {"phase": torch.tensor(1j), "names": ["a"]}
 
 
 def test_two_trainings_in_one_folder(tmp_path: Path) -> None:

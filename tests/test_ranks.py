@@ -3,8 +3,11 @@
 import itertools
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,10 @@ import torch
 
 import setwise as sw
 from endurance.equality import largest_difference
+from endurance.kills import descendants
 from endurance.together import SCENARIOS
 from setwise import ranks
+from setwise.checkpoint import load_checkpoint
 from setwise.nn.split_elements import SplitElements
 from setwise.nn.split_sets import dealt
 
@@ -69,6 +74,11 @@ def test_sets_are_dealt_without_overlap(monkeypatch: pytest.MonkeyPatch) -> None
     assert sorted(itertools.chain(*parts)) == list(range(9))
     assert [int(sizes[part].sum()) for part in parts] == [16, 15, 14]
     assert shares == [[0, 1], [2, 3, 4], [5, 6, 7]]
+    monkeypatch.setenv("SETWISE_PROCESS", f"test {os.getpid()}")
+    assert ranks.world() == 3
+    monkeypatch.setenv("SETWISE_PROCESS", f"test {os.getppid()}")  # a process that one of them has started
+    assert (ranks.world(), ranks.rank()) == (1, 0)
+    monkeypatch.delenv("SETWISE_PROCESS")
     monkeypatch.delenv("TORCHELASTIC_RUN_ID")  # WORLD_SIZE alone may be of another program
     assert (ranks.world(), ranks.rank()) == (1, 0)
 
@@ -83,6 +93,42 @@ def test_run_works_unchanged(tmp_path: Path) -> None:
     (path,) = (tmp_path / "results").rglob("*.json")
     result = json.loads(path.read_text())
     assert result["budget"]["processes"] == 2
+
+
+def test_a_signal_ends_all_of_them(tmp_path: Path) -> None:
+    """They agree on the step, the first one saves and speaks, and nobody is left."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
+    command += ["setwise", "run", "gaussian", "--row", "v-dmps", "--training.steps", "100000"]
+    command += ["--training.evaluations", "10000", "--training.checkpoint-seconds", "0"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        while not list(tmp_path.rglob("checkpoint.pt")):
+            assert process.poll() is None
+            time.sleep(0.05)
+        workers = descendants(process.pid)
+        assert len(workers) == 2
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate()[1]
+    assert said.count("setwise: terminated; --resume continues from the last checkpoint") == 1
+    (checkpoint,) = tmp_path.rglob("checkpoint.pt")
+    assert load_checkpoint(checkpoint)["random"].shape[0] == 2
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+
+
+SPEAKING = """
+import sys
+from setwise import cli
+cli.LATER = 1.0
+cli.main(sys.argv[1:])
+"""
+
+
+def test_the_first_one_speaks_and_others_do_not_work_twice(tmp_path: Path) -> None:
+    (tmp_path / "speak.py").write_text(SPEAKING)
+    done = torchrun(2, "speak.py", "fit", "nothing.csv", cwd=tmp_path)
+    assert done.returncode == 1
+    assert len(re.findall("^setwise: ", done.stderr, re.M)) == 1
+    done = torchrun(2, "speak.py", "rows", "gaussian", cwd=tmp_path)
+    assert (done.returncode, done.stdout.count("V-DMPS")) == (0, 1)
 
 
 def test_fit_works_unchanged(tmp_path: Path) -> None:

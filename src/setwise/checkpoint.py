@@ -17,8 +17,8 @@ CHECKPOINT = "checkpoint.pt"
 
 _START = b"PK\x03\x04"  # of a zip file
 _KNOWN = {"collections OrderedDict", "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter"}
-_NUMBERS = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
-_KNOWN |= {f"torch {kind}Storage" for kind in _NUMBERS}
+_REAL = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
+_KNOWN |= {f"torch {kind}Storage" for kind in (*_REAL, "ComplexDouble", "ComplexFloat")}
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -30,14 +30,22 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """
     buffer = io.BytesIO()
     torch.save(state, buffer)
+    try:
+        with zipfile.ZipFile(buffer) as archive:
+            _refuse_pickles(archive)
+    except ValueError as error:
+        raise TypeError(
+            f"a checkpoint takes tensors, numbers and strings in dicts and lists, but {error}"
+        ) from error
     write_atomically(path, buffer.getvalue())
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
+def load_checkpoint(path: Path | str) -> dict[str, Any]:
     """Read a checkpoint without executing anything in it.
 
     Its ``"model"`` is the state dict of the trained model.
     """
+    path = Path(path)
     with path.open("rb"):
         pass  # a file that is missing or must not be read says so itself
     try:
@@ -83,9 +91,13 @@ def _refuse_hostile(path: Path) -> None:
             refuse_claim(sum(member.file_size for member in members), path.stat().st_size)
             if damaged := archive.testzip():
                 raise ValueError(f"{damaged} in it is damaged, as its checksum tells")
-            for member in members:
-                if member.filename.lower().endswith(".pkl"):
-                    _refuse_calls(archive.read(member))
+            _refuse_pickles(archive)
+
+
+def _refuse_pickles(archive: zipfile.ZipFile) -> None:
+    for member in archive.infolist():
+        if member.filename.lower().endswith(".pkl"):
+            _refuse_calls(archive.read(member))
 
 
 def _refuse_calls(pickled: bytes) -> None:

@@ -7,9 +7,10 @@ import io
 import os
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, redirect_stdout
+from contextlib import closing, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -392,6 +393,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 
+LATER = 3.0
+"""Seconds that a process but the first waits before it tells of a failure."""
 GO_ON = {
     "run": "; --resume continues from the last checkpoint",
     "fit": "; --resume continues from the last checkpoint",
@@ -404,15 +407,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an old terminal gets a question mark, not a traceback
-    go_on = GO_ON.get("".join(words[:1]), "")
+    first, go_on = _is_first(), GO_ON.get("".join(words[:1]), "")
+    if not first and words[:1] not in (["run"], ["fit"]):
+        return  # what takes no training takes one process
     try:
-        with ended_by_signals(), _one_of_many() if "TORCHELASTIC_RUN_ID" in os.environ else nullcontext():
+        with ended_by_signals(), nullcontext() if first else _quiet():
             _run_command(words)
+        _leave()
     except KeyboardInterrupt:
-        print(f"setwise: interrupted{go_on}", file=sys.stderr)
+        _tell(f"interrupted{go_on}", first)
         sys.exit(130)
     except Terminated as ended:
-        print(f"setwise: terminated{go_on}", file=sys.stderr)
+        _tell(f"terminated{go_on}", first)
         sys.exit(ended.code)
     except BrokenPipeError:  # the reader has gone, as in 'setwise table … | head'
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -422,6 +428,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print(f"setwise: {_sentence(error)}", file=sys.stderr)
         sys.exit(2)
+
+
+def _tell(what: str, first: bool) -> None:
+    if first:
+        print(f"setwise: {what}", file=sys.stderr)
+
+
+def _is_first() -> bool:
+    """Whether this is the process that speaks; ranks load torch, which a process alone need not wait for."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return True
+    from setwise import ranks
+
+    return ranks.is_first()
+
+
+def _leave() -> None:
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from setwise import ranks
+
+        ranks.leave()
 
 
 def _run_command(words: Sequence[str]) -> None:
@@ -440,16 +467,22 @@ def _run_command(words: Sequence[str]) -> None:
 
 
 @contextmanager
-def _one_of_many() -> Iterator[None]:
-    """One of several processes that torchrun started: only the first one prints."""
-    from setwise import ranks
+def _quiet() -> Iterator[None]:
+    """One of several processes that torchrun started, but the first, which speaks for all of them.
 
-    with (
-        Path(os.devnull).open("w") as nowhere,
-        nullcontext() if ranks.is_first() else redirect_stdout(nowhere),
-    ):
-        yield
-    ranks.leave()
+    A failure of all is told by the first; then torchrun ends the others before they can. One of this process
+    alone is told after a while.
+    """
+    said = io.StringIO()
+    try:
+        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(said):
+            yield
+    except (KeyboardInterrupt, Terminated):
+        raise
+    except BaseException:
+        time.sleep(LATER)
+        sys.stderr.write(said.getvalue())
+        raise
 
 
 def _sentence(error: Exception) -> str:

@@ -21,12 +21,12 @@ def diverged(
     ``"x"``, ``"mask"`` and ``"y"``, and the ``"random"`` state to set before the model is called.
 
     Args:
-        model: as it was before the step.
+        model: with the parameters that it had before the step.
         batch: of the step.
         y: its targets.
         loss: what came out.
         step: its number.
-        random: the random state before it.
+        random: the random state before the model was called.
         folder: where to keep them, if anywhere.
     """
     x = batch.x.written_out() if isinstance(batch.x, Shared) else batch.x

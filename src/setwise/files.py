@@ -5,7 +5,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,30 @@ def write_atomically(path: Path, data: bytes) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(name).chmod(0o644)
+            Path(name).chmod(0o666 & ~_mask())
             Path(name).replace(path)
+            _sync(path.parent)
         except BaseException:
             if name is not None:
                 Path(name).unlink(missing_ok=True)
             raise
+
+
+def _mask() -> int:
+    """What files may not be for others, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _sync(folder: Path) -> None:
+    """Let a new name survive a power cut, where the file system can."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def append(path: Path, text: str) -> None:

@@ -16,6 +16,11 @@ from torch import Tensor
 from setwise.stopping import end_with_parent
 
 _part: bool | None = None
+_PROCESS = "SETWISE_PROCESS"
+if (_run := os.environ.get("TORCHELASTIC_RUN_ID")) and not os.environ.get(_PROCESS, "").startswith(
+    f"{_run} "
+):
+    os.environ[_PROCESS] = f"{_run} {os.getpid()}"  # whatever this process starts is not one of torchrun's
 
 
 def world() -> int:
@@ -24,7 +29,10 @@ def world() -> int:
     >>> world(), rank(), is_first()
     (1, 0, True)
     """
-    return int(os.environ.get("WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
+    started = os.environ.get("TORCHELASTIC_RUN_ID")
+    if started is None or os.environ.get(_PROCESS, f"{started} {os.getpid()}") != f"{started} {os.getpid()}":
+        return 1
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rank() -> int:
@@ -120,6 +128,8 @@ def average_gradients(parameters: Iterable[Tensor], request: bool = False) -> bo
     if world() == 1:
         return request
     known = [weight for weight in parameters if weight.requires_grad]
+    if not known:
+        return any_of(request)
     grads = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in known]
     flags = torch.tensor([request, *(weight.grad is not None for weight in known)]).to(grads[0])
     summed = total(torch.cat([flags, *(grad.flatten() for grad in grads)]))

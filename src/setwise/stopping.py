@@ -38,6 +38,10 @@ def stop(number: int, frame: FrameType | None = None) -> NoReturn:
     raise Terminated(128 + number)
 
 
+UNHANDLED = (signal.SIG_DFL, signal.default_int_handler, stop)
+"""What is done about a signal if nobody says otherwise."""
+
+
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Within, SIGTERM ends the work as an exception does, so that nothing is left half-done."""
@@ -49,7 +53,8 @@ def ended_by_signals() -> Iterator[None]:
 def heeded() -> Iterator[Request]:
     """Within, SIGINT and SIGTERM are requests that the work looks at when it suits; a second Ctrl-C is not.
 
-    Only the main thread of a process hears signals; elsewhere this does nothing.
+    A program that handles or ignores a signal itself goes on doing so. Only the main thread hears signals;
+    elsewhere this does nothing.
 
     >>> with heeded() as request:
     ...     signal.raise_signal(signal.SIGINT)
@@ -85,11 +90,12 @@ def end_with_parent(parent: int) -> None:
 
 @contextmanager
 def _handled(handler: Callable[[int, FrameType | None], None], signals: Sequence[int]) -> Iterator[None]:
-    """Handle signals, where that is possible: only the main thread hears them."""
+    """Handle signals that nobody else handles or ignores; only the main thread hears them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = [(number, signal.signal(number, handler)) for number in signals]
+    free = [number for number in signals if signal.getsignal(number) in UNHANDLED]
+    before = [(number, signal.signal(number, handler)) for number in free]
     try:
         yield
     finally:

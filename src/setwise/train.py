@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def fit(
             Their loss steers the plateau schedule. Without them, the mean training loss since the last
             evaluation does.
         folder: where metrics and the checkpoint go; without one nothing is written.
-        resume: continue from the folder's checkpoint, if there is one.
+        resume: continue from the folder's checkpoint, if there is one; else it is removed.
         progress: shows how far it has come.
         optimizer: of the model's parameters, to go on with; made anew unless given.
 
@@ -109,18 +109,20 @@ def fit(
     fabric, network, stepper = set_up(model, adam, training)
     best = None if training.patience is None else _Best(model, training.patience)
     run = _Run(model, adam, schedule, best)
-    with _kept(folder), heeded() as request, progress if progress and ranks.is_first() else Silent() as bar:
+    shown = progress if progress and ranks.is_first() else Silent()
+    log = _Log(folder, tensorboard=training.tensorboard)
+    with _kept(folder), closing(log), heeded() as request, shown as bar:
         if ranks.rank():  # what is drawn at random, as in dropout, differs from process to process
             torch.set_rng_state(generator("rank", ranks.rank(), torch.initial_seed()).get_state())
         if folder is not None:
             run.take_up(folder / CHECKPOINT, resume=resume, steps=training.steps)
-        log = _Log(folder, run.step, tensorboard=training.tensorboard)
+        log.begin(run.step)
         network.train()
         bar.begin(training.steps, run.step)
         last = best is not None and best.over  # a run that is taken up may have ended already
         for step in range(run.step + 1, training.steps + 1) if not last else ():
-            random = torch.get_rng_state()
             batch, y = matched(batches(step), model)
+            random = torch.get_rng_state()
             loss = task.loss(network(batch.x, batch.mask), y)
             value = loss.item()
             if not math.isfinite(value):
@@ -159,6 +161,8 @@ def fit(
                 request.obey()
             if last:
                 break
+        if ranks.any_of(bool(request)):  # while there was no step left to take
+            request.obey()
     if best is not None:
         best.restore()
     ranks.same(model.buffers())
@@ -350,22 +354,29 @@ class _Best:
 class _Log:
     """The metrics of a run: a JSON line an evaluation and, if wanted, TensorBoard events."""
 
-    def __init__(self, folder: Path | None, step: int, *, tensorboard: bool) -> None:
-        self.path = None if folder is None else folder / METRICS
-        self.entries: list[dict[str, float]] = []
-        self.board = None
-        if self.path is None and tensorboard:
+    def __init__(self, folder: Path | None, *, tensorboard: bool) -> None:
+        if folder is None and tensorboard:
             raise ValueError("training.tensorboard needs a folder to write to, got none")
+        self.path = None if folder is None else folder / METRICS
+        self.tensorboard = tensorboard
+        self.entries: list[dict[str, float]] = []
+        self.board: Any = None
+
+    def begin(self, step: int) -> None:
+        """Go on after a step: what was written later will be written again."""
+        if self.path is not None and step and self.path.exists():
+            self.entries = entries_until(self.path, step)
+        ranks.wait()  # all have read it
         if not ranks.is_first():
             self.path = None
-        if self.path is None:
-            return
-        if step and self.path.exists():  # lines after the checkpoint will be written again
-            self.entries = entries_until(self.path, step)
-        lines = "".join(json.dumps(entry) + "\n" for entry in self.entries)
-        write_atomically(self.path, lines.encode())
-        if tensorboard:
-            self.board = _summary_writer(self.path.parent, step)
+        if self.path is not None:
+            lines = "".join(json.dumps(entry) + "\n" for entry in self.entries)
+            write_atomically(self.path, lines.encode())
+            self.board = _summary_writer(self.path.parent, step) if self.tensorboard else None
+
+    def close(self) -> None:
+        if self.board is not None:
+            self.board.close()
 
     def write(self, entry: dict[str, float]) -> None:
         self.entries.append(entry)

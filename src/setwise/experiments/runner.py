@@ -23,8 +23,10 @@ from setwise.experiments.base import Experiment
 from setwise.experiments.configs import difference, filled
 from setwise.files import locked, read_json, write_json
 from setwise.progress import Bar, Silent
-from setwise.train import LOCK, History, fit
+from setwise.train import LOCK, METRICS, History, fit
 
+WRITTEN = ("config.json", METRICS, "events.out.tfevents.*")
+"""Files that a run writes before its first checkpoint."""
 LEFT = (".lock", LOCK, DIVERGED)
 """Files in the folder of a run that do not make it one."""
 
@@ -259,7 +261,7 @@ def _leave(folder: Path) -> None:
     """Clear the folder of a run that failed before its first checkpoint, so that it blocks no other."""
     if any(folder.rglob(CHECKPOINT)) or (folder / "result.json").exists():
         return
-    for path in (path for path in folder.rglob("*") if path.is_file() and path.name not in LEFT):
+    for path in (path for name in WRITTEN for path in folder.rglob(name)):
         path.unlink(missing_ok=True)
 
 

@@ -27,6 +27,7 @@ __all__ = ["Point", "run_all"]
 
 MOST_JOBS = 1024
 CONNECT_SECONDS = 10
+SCHEMES = ("tcp", "tls", "ws", "wss", "inproc")
 
 Results = Generator[tuple[Point, dict[str, Any]], None, None]
 
@@ -196,6 +197,9 @@ def _dask(address: str) -> Iterator[Any]:
         raise ModuleNotFoundError(
             "a Dask cluster needs the distributed package: pip install 'setwise[cluster]'"
         ) from error
+    scheme, _, rest = address.partition("://")
+    if rest and scheme not in SCHEMES:
+        raise ValueError(f"cluster must be an address by {', '.join(SCHEMES)} or ray, got {address!r}")
     open_client: Any = Client  # untyped
     try:
         client = open_client(address, timeout=CONNECT_SECONDS, set_as_default=False)

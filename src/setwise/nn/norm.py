@@ -14,9 +14,17 @@ class BatchNorm(nn.BatchNorm1d):
     Where a batch has fewer than two rows, torch refuses, as they have no variance; here the running
     statistics are taken. Where it is divided among processes, the statistics are those of the whole batch.
 
+    Args:
+        features: of a row, or channels of an image.
+        eps: added to variances.
+        momentum: of the running statistics.
+
     >>> BatchNorm(3)(torch.zeros(1, 3)).tolist()
     [[0.0, 0.0, 0.0]]
     """
+
+    def __init__(self, features: int, *, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__(features, eps, momentum)
 
     def forward(self, x: Float[Tensor, "rows d *image"]) -> Float[Tensor, "rows d *image"]:
         """Normalise each feature."""
@@ -31,7 +39,8 @@ class BatchNorm(nn.BatchNorm1d):
 
     def _over_all(self, x: Tensor, count: int) -> Tensor:
         """Normalise by the statistics of all processes."""
-        others = [0, *range(2, x.dim())]
+        others, kind = [0, *range(2, x.dim())], x.dtype
+        x = x.to(torch.promote_types(kind, torch.float32))
 
         def mean_of(values: Tensor) -> Tensor:
             own = values if ranks.counts() else values[:0]
@@ -48,7 +57,7 @@ class BatchNorm(nn.BatchNorm1d):
             if self.num_batches_tracked is not None:
                 self.num_batches_tracked.add_(1)
         scale, shift = (part.view_as(mean) for part in (self.weight, self.bias))
-        return (x - mean) * (variance + self.eps).rsqrt() * scale + shift
+        return ((x - mean) * (variance + self.eps).rsqrt() * scale + shift).to(kind)
 
     def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 (its name in torch)
         """Rows or images, all are welcome."""
