@@ -477,11 +477,11 @@ def _quiet() -> Iterator[None]:
     try:
         with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(said):
             yield
-    except (KeyboardInterrupt, Terminated):
-        raise
-    except BaseException:
-        time.sleep(LATER)
-        sys.stderr.write(said.getvalue())
+    except BaseException as error:
+        asked_to_end = isinstance(error, KeyboardInterrupt | Terminated)
+        if not asked_to_end and getattr(error, "code", 2) not in (0, None):
+            time.sleep(LATER)
+            sys.stderr.write(said.getvalue())
         raise
 
 
