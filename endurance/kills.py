@@ -22,10 +22,23 @@ from typing import Any
 
 from endurance.recording import arguments, record
 from setwise.checkpoint import CHECKPOINT, load_checkpoint, trained_weights
+from setwise.files import read_json
 
 RUN = ["-m", "setwise", "run", "gaussian", "--row", "v-dmps", "--test-sets", "2000", "--threads", "1"]
 RUN += ["--training.steps", "3000", "--training.evaluations", "150", "--training.checkpoint-seconds", "0"]
-FIT = ["-m", "setwise", "fit", "sets.csv", "--folds", "3", "--max-epochs", "300", "--threads", "1", "--quiet"]
+FIT = [
+    "-m",
+    "setwise",
+    "fit",
+    "sets.csv",
+    "--folds",
+    "3",
+    "--max-epochs",
+    "1000",
+    "--threads",
+    "1",
+    "--quiet",
+]
 FIT += ["--dropout", "0.3"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
@@ -38,16 +51,28 @@ class Job:
     kills: int
     digest: Callable[[Path], str]
     """Tells the weights that it came to in a folder."""
+    longest: float
+    """Seconds that it is left to train, at most, before it is killed."""
 
 
 def main() -> int:
-    given = arguments("endurance.kills", __doc__, kills=(20, "of each job"), seed=(0, "of the moments"))
-    jobs = {
-        "run": Job(RUN, given.kills, checkpoint_digest),
-        "fit": Job(FIT, given.kills, file_digest),
-        "run by two processes": Job([*TORCHRUN, *RUN], max(1, given.kills // 4), checkpoint_digest),
+    options = {
+        "kills": (20, "of each job"),
+        "seed": (0, "of the moments"),
+        "only": ("", "job; all unless given"),
     }
-    found = {name: tried(name, job, given.seed) for name, job in jobs.items()}
+    given = arguments("endurance.kills", __doc__, **options)
+    jobs = {
+        "run": Job(RUN, given.kills, checkpoint_digest, longest=2.0),
+        "fit": Job(FIT, given.kills, file_digest, longest=5.0),
+        "run by two processes": Job(
+            [*TORCHRUN, *RUN], max(1, given.kills // 4), checkpoint_digest, longest=6.0
+        ),
+    }
+    chosen = [given.only] if given.only else list(jobs)
+    known = read_json(given.out)["jobs"] if given.only and given.out.exists() else {}
+    found = {name: known.get(name) for name in jobs if name in known or name in chosen}
+    found |= {name: tried(name, jobs[name], given.seed) for name in chosen}
     command = f"python -m endurance.kills --kills {given.kills} --seed {given.seed}"
     record(given.out, command, {"jobs": found})
     return 0 if all(one["bit_equal"] and not one["unreadable"] for one in found.values()) else 1
@@ -62,13 +87,11 @@ def tried(name: str, job: Job, seed: int) -> dict[str, Any]:
         for folder in (peaceful, disturbed):
             folder.mkdir()
             (folder / "sets.csv").write_text(sets())
-        began = time.perf_counter()
         finish(job, peaceful)
-        whole = time.perf_counter() - began
         while found["kills"] < job.kills:
             process = start(job, disturbed, resume=bool(found["kills"]))
             wait_for_training(process, disturbed)
-            time.sleep(moment.uniform(0, 0.9 * whole / job.kills))
+            time.sleep(moment.uniform(0, job.longest))
             if process.poll() is not None:
                 raise RuntimeError(
                     f"{name} was done before its {found['kills'] + 1}. kill: give it more to do"
