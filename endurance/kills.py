@@ -71,7 +71,7 @@ def main() -> int:
     }
     chosen = [given.only] if given.only else list(jobs)
     known = read_json(given.out)["jobs"] if given.only and given.out.exists() else {}
-    found = {name: known.get(name) for name in jobs if name in known or name in chosen}
+    found: dict[str, Any] = {name: known.get(name) for name in jobs if name in known or name in chosen}
     found |= {name: tried(name, jobs[name], given.seed) for name in chosen}
     command = f"python -m endurance.kills --kills {given.kills} --seed {given.seed}"
     record(given.out, command, {"jobs": found})
