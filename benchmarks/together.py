@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.measure import record
 
-STEPS, ROUNDS, ROW = 120, 5, "d-dmps-ldc"
+STEPS, ROUNDS, ROW = 80, 3, "d-dmps-ldc"
 
 
 def seconds(processes: int, *settings: str) -> float:
