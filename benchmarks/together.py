@@ -16,7 +16,8 @@ from pathlib import Path
 
 from benchmarks.measure import record
 
-STEPS, ROUNDS, ROW = 80, 3, "d-dmps-ldc"
+STEPS, WARM_UP, ROUNDS, ROW = 28, 5, 3, "d-dmps-ldc"
+BATCHES = {"fresh_128": ("fresh", 128), "fresh_32": ("fresh", 32), "pool_128": ("pool", 128)}
 
 
 def seconds(processes: int, *settings: str) -> float:
@@ -63,7 +64,7 @@ def train(batch: str, sets: int) -> None:
 
     fit(model, experiment.task(ROW), timed, Training(steps=STEPS, evaluations=1, device="cpu"))  # type: ignore[arg-type]
     if ranks.is_first():
-        steps = [after - before for before, after in pairwise(times[20:])]
+        steps = [after - before for before, after in pairwise(times[WARM_UP:])]
         Path(os.environ["SETWISE_TIMES"]).write_text(json.dumps(steps))
     ranks.leave()
 
@@ -75,8 +76,7 @@ def main() -> None:
             "row": ROW,
             "steps": STEPS,
             "rounds": ROUNDS,
-            "fresh": {"sets": 32} | measured("fresh", "32"),
-            "pool": {"sets": 128} | measured("pool", "128"),
+            **{name: measured(batch, str(sets)) for name, (batch, sets) in BATCHES.items()},
         },
     )
 

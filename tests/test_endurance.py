@@ -133,4 +133,4 @@ class TestWhatIsOnRecord:
         assert one["files_growth"] == 0
 
     def test_two_processes_are_worth_it(self) -> None:
-        assert read_json(RESULTS / "benchmarks" / "together.json")["fresh"]["efficiency"] >= 0.85
+        assert read_json(RESULTS / "benchmarks" / "together.json")["fresh_128"]["efficiency"] >= 0.85
