@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.measure import record
 
-STEPS, WARM_UP, ROUNDS, ROW = 28, 5, 3, "d-dmps-ldc"
+STEPS, WARM_UP, ROUNDS, ROW = 24, 4, 2, "d-dmps-ldc"
 BATCHES = {"fresh_128": ("fresh", 128), "fresh_32": ("fresh", 32), "pool_128": ("pool", 128)}
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from endurance.recording import arguments, record
 
 RUN = [sys.executable, "-m", "setwise", "run", "gaussian", "--row", "v-dmps", "--seeds", "0", "1"]
-RUN += ["--sweep", "0.5", "0.9", "--threads", "1", "--test-sets", "5000", "--training.steps", "1000"]
+RUN += ["--sweep", "0.5", "0.9", "--threads", "1", "--test-sets", "5000", "--training.steps", "600"]
 RUN += ["--training.checkpoint-seconds", "1"]
 
 
