@@ -133,4 +133,5 @@ class TestWhatIsOnRecord:
         assert one["files_growth"] == 0
 
     def test_two_processes_are_worth_it(self) -> None:
-        assert read_json(RESULTS / "benchmarks" / "together.json")["fresh_128"]["efficiency"] >= 0.85
+        found = read_json(RESULTS / "benchmarks" / "together.json")
+        assert all(found[batch]["efficiency"] > 0.7 for batch in ("fresh_128", "fresh_32", "pool_128"))
