@@ -2,6 +2,7 @@
 
 import ast
 import json
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -205,8 +206,10 @@ def wordy(path: Path) -> None:
 
 
 def greedy(path: Path) -> None:
-    data = bytearray(b"x") * (150 * 2**20)
-    raise ValueError(f"{path}: {len(data)}")
+    with mmap.mmap(-1, 150 * 2**20) as data:  # past what the process may have kept of freed memory
+        for _ in range(150):
+            data.write(bytes(2**20))
+    raise ValueError(f"{path}: too much")
 
 
 def asking(path: Path) -> None:

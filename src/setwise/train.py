@@ -26,7 +26,6 @@ from setwise.config import Training
 from setwise.devices import set_up
 from setwise.divergence import diverged
 from setwise.files import append, clear_unfinished, locked, write_atomically
-from setwise.memory import reuse_freed_memory
 from setwise.nn.modes import in_use
 from setwise.progress import Silent
 from setwise.randomness import generator
@@ -108,8 +107,6 @@ def fit(
     adam = _optimizer(model, training) if optimizer is None else optimizer
     schedule = _schedule(adam, training)
     fabric, network, stepper = set_up(model, adam, training)
-    if fabric.device.type == "cpu":
-        reuse_freed_memory()  # each step frees what the next one needs
     best = None if training.patience is None else _Best(model, training.patience)
     run = _Run(model, adam, schedule, best)
     shown = progress if progress and ranks.is_first() else Silent()
