@@ -17,16 +17,17 @@ _HOMES = {
     "setwise.export": ["to_onnx", "to_torch_export"],
     "setwise.functional": [
         "dirichlet_energy",
-        "laplace_kernel",
-        "matern32_kernel",
-        "matern52_kernel",
+        "log_laplace_kernel",
+        "log_matern32_kernel",
+        "log_matern52_kernel",
         "propagate",
+        "log_rbf_kernel",
         "rbf_kernel",
         "row_normalize",
         "row_softmax",
         "shares",
         "sparsify",
-        "super_gaussian_kernel",
+        "log_super_gaussian_kernel",
         "top_k",
     ],
     "setwise.graphs": ["NearUniformGraph", "SetGraph"],
@@ -53,7 +54,8 @@ _HOMES = {
         "LatentGraph",
         "UniformGraph",
     ],
-    "setwise.nn.images": ["ConvPool"],
+    "setwise.nn.health": ["graph_health"],
+    "setwise.nn.images": ["ConvPool", "InkConvPool"],
     "setwise.nn.mil": ["GatedAttentionPool", "PooledMIL"],
     "setwise.nn.models": ["DMPS"],
     "setwise.nn.neighbours": ["NeighbourGraph"],
@@ -101,16 +103,17 @@ if TYPE_CHECKING:
     from setwise.export import to_onnx as to_onnx
     from setwise.export import to_torch_export as to_torch_export
     from setwise.functional import dirichlet_energy as dirichlet_energy
-    from setwise.functional import laplace_kernel as laplace_kernel
-    from setwise.functional import matern32_kernel as matern32_kernel
-    from setwise.functional import matern52_kernel as matern52_kernel
+    from setwise.functional import log_laplace_kernel as log_laplace_kernel
+    from setwise.functional import log_matern32_kernel as log_matern32_kernel
+    from setwise.functional import log_matern52_kernel as log_matern52_kernel
+    from setwise.functional import log_rbf_kernel as log_rbf_kernel
+    from setwise.functional import log_super_gaussian_kernel as log_super_gaussian_kernel
     from setwise.functional import propagate as propagate
     from setwise.functional import rbf_kernel as rbf_kernel
     from setwise.functional import row_normalize as row_normalize
     from setwise.functional import row_softmax as row_softmax
     from setwise.functional import shares as shares
     from setwise.functional import sparsify as sparsify
-    from setwise.functional import super_gaussian_kernel as super_gaussian_kernel
     from setwise.functional import top_k as top_k
     from setwise.graphs import NearUniformGraph as NearUniformGraph
     from setwise.graphs import SetGraph as SetGraph
@@ -142,7 +145,9 @@ if TYPE_CHECKING:
     from setwise.nn.graph import IdentityGraph as IdentityGraph
     from setwise.nn.graph import LatentGraph as LatentGraph
     from setwise.nn.graph import UniformGraph as UniformGraph
+    from setwise.nn.health import graph_health as graph_health
     from setwise.nn.images import ConvPool as ConvPool
+    from setwise.nn.images import InkConvPool as InkConvPool
     from setwise.nn.mil import GatedAttentionPool as GatedAttentionPool
     from setwise.nn.mil import PooledMIL as PooledMIL
     from setwise.nn.models import DMPS as DMPS

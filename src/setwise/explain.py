@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from setwise.functional import fill_padding
 from setwise.nn.baselines import Layered
-from setwise.nn.encoders import MLP, ElementEncoder
+from setwise.nn.encoders import MLP, ElementEncoder, placed
 from setwise.nn.models import DMPS, choose
 from setwise.nn.modes import in_use
 from setwise.sets import Elements, SetBatch, Shared
@@ -130,7 +130,7 @@ def _after_encoder(model: nn.Module, x: Elements, mask: Tensor) -> tuple[nn.Modu
         rest = copy.copy(model)
         rest._modules = rest._modules.copy()  # else the model itself would lose its encoder
         rest.encoder = _Encoded()
-        return rest, model.encoder(x, mask)
+        return rest, placed(model.encoder(x, mask), mask)
     return model, x.written_out() if isinstance(x, Shared) else x
 
 

@@ -1,9 +1,9 @@
 """The equations of the paper, as pure functions of tensors.
 
 Throughout, ``b`` sets of ``n`` elements with ``d`` features are a tensor ``x [b, n, d]``; ``mask [b, n]``
-is True at real elements and False at padding (no mask: all are real); ``K`` is a kernel matrix and ``W``
-the row-stochastic matrix made from it. ``W[i, j]`` is zero unless both ends are real, so that whoever
-multiplies by ``W`` never has to know the mask.
+is True at real elements and False at padding (no mask: all are real); ``K`` is a kernel matrix, given by its
+logarithm, and ``W`` the row-stochastic matrix made from it. ``W[i, j]`` is zero unless both ends are real, so
+that a product with ``W`` needs no mask.
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -121,10 +121,9 @@ def squared_distances(
 def _distances(z: Tensor, sigma: Tensor) -> Tensor:
     squared = squared_distances(z, _inverse_square(sigma))
     oneself = torch.eye(z.shape[-2], dtype=torch.bool, device=z.device)
-    squared = squared.masked_fill(oneself, 0)  # exactly: √ would make much of a rounding error
+    squared = squared.masked_fill(oneself, 0)  # exactly: √ would amplify a rounding error
     apart = squared != 0  # √ has no slope at 0: where two elements coincide its gradient is set to 0
-    distances = torch.where(apart, squared, 1.0).sqrt() * apart
-    return distances.clamp(max=1e3)  # where every kernel is 0, and none is 0 · ∞
+    return torch.where(apart, squared, 1.0).sqrt() * apart
 
 
 def _inverse_square(sigma: Tensor) -> Tensor:
@@ -137,54 +136,63 @@ def rbf_kernel(z: Float[Tensor, "b n e"], sigma: Float[Tensor, ""]) -> Float[Ten
     >>> rbf_kernel(torch.tensor([[[0.0], [1.0]]]), torch.tensor(1.0))
     tensor([[[1.0000, 0.6065], [0.6065, 1.0000]]])
     """
-    return squared_distances(z, -0.5 * _inverse_square(sigma)).exp()
+    return log_rbf_kernel(z, sigma).exp()
 
 
-def laplace_kernel(z: Float[Tensor, "b n e"], sigma: Float[Tensor, ""]) -> Float[Tensor, "b n n"]:
-    """Exponential kernel: K_ij = exp(−r), r = ‖z_i − z_j‖ / σ.
+def log_rbf_kernel(z: Float[Tensor, "b n e"], sigma: Float[Tensor, ""]) -> Float[Tensor, "b n n"]:
+    """Logarithm of the Gaussian kernel: log K_ij = −r² / 2, r = ‖z_i − z_j‖ / σ.
 
-    >>> laplace_kernel(torch.tensor([[[0.0], [1.0]]]), torch.tensor(1.0))
-    tensor([[[1.0000, 0.3679], [0.3679, 1.0000]]])
+    >>> log_rbf_kernel(torch.tensor([[[0.0], [1.0], [3.0]]]), torch.tensor(1.0))[0, 1].tolist()
+    [-0.5, -0.0, -2.0]
     """
-    return (-_distances(z, sigma)).exp()
+    return squared_distances(z, -0.5 * _inverse_square(sigma))
 
 
-def matern32_kernel(z: Float[Tensor, "b n e"], sigma: Float[Tensor, ""]) -> Float[Tensor, "b n n"]:
-    """Matérn kernel of smoothness 3/2: K_ij = (1 + √3 r) exp(−√3 r), r = ‖z_i − z_j‖ / σ.
+def log_laplace_kernel(z: Float[Tensor, "b n e"], sigma: Float[Tensor, ""]) -> Float[Tensor, "b n n"]:
+    """Logarithm of the exponential kernel: log K_ij = −r, r = ‖z_i − z_j‖ / σ.
 
-    >>> matern32_kernel(torch.tensor([[[0.0], [1.0]]]), torch.tensor(1.0))
+    >>> log_laplace_kernel(torch.tensor([[[0.0], [3.0]]]), torch.tensor(1.0))[0, 1].tolist()
+    [-3.0, -0.0]
+    """
+    return -_distances(z, sigma)
+
+
+def log_matern32_kernel(z: Float[Tensor, "b n e"], sigma: Float[Tensor, ""]) -> Float[Tensor, "b n n"]:
+    """Logarithm of the Matérn kernel of smoothness 3/2: K_ij = (1 + √3 r) exp(−√3 r), r = ‖z_i − z_j‖ / σ.
+
+    >>> log_matern32_kernel(torch.tensor([[[0.0], [1.0]]]), torch.tensor(1.0)).exp()
     tensor([[[1.0000, 0.4834], [0.4834, 1.0000]]])
     """
     s = 3**0.5 * _distances(z, sigma)
-    return (1 + s) * (-s).exp()
+    return s.log1p() - s
 
 
-def matern52_kernel(z: Float[Tensor, "b n e"], sigma: Float[Tensor, ""]) -> Float[Tensor, "b n n"]:
-    """Matérn kernel of smoothness 5/2: K_ij = (1 + √5 r + 5r²/3) exp(−√5 r), r = ‖z_i − z_j‖ / σ.
+def log_matern52_kernel(z: Float[Tensor, "b n e"], sigma: Float[Tensor, ""]) -> Float[Tensor, "b n n"]:
+    """Logarithm of the Matérn kernel of smoothness 5/2: K_ij = (1 + √5 r + 5r²/3) exp(−√5 r).
 
-    >>> matern52_kernel(torch.tensor([[[0.0], [1.0]]]), torch.tensor(1.0))
+    >>> log_matern52_kernel(torch.tensor([[[0.0], [1.0]]]), torch.tensor(1.0)).exp()
     tensor([[[1.0000, 0.5240], [0.5240, 1.0000]]])
     """
     s = 5**0.5 * _distances(z, sigma)
-    return (1 + s + s.square() / 3) * (-s).exp()
+    return (s + s.square() / 3).log1p() - s
 
 
-def super_gaussian_kernel(
+def log_super_gaussian_kernel(
     z: Float[Tensor, "b n e"], sigma: Float[Tensor, ""], *, order: int = 4
 ) -> Float[Tensor, "b n n"]:
-    """Super-Gaussian K_ij = exp(−(‖z_i − z_j‖² / 2σ²)^order): flat near zero, then the steeper a fall.
+    """Logarithm of the super-Gaussian: log K_ij = −(r² / 2)^order, flat near zero, then a steep fall.
 
-    It comes closer to telling alike (1) from different (0) than the Gaussian, which is of order 1. Above
-    that it is not positive definite, which nothing here needs.
+    It separates alike (1) from different (0) more sharply than the Gaussian, which has order 1. For larger
+    orders it is not positive definite; nothing here requires that.
 
-    >>> super_gaussian_kernel(torch.tensor([[[0.0], [1.0], [2.0]]]), torch.tensor(1.0))[0, 0]
+    >>> log_super_gaussian_kernel(torch.tensor([[[0.0], [1.0], [2.0]]]), torch.tensor(1.0))[0, 0].exp()
     tensor([1.0000e+00, 9.3941e-01, 1.1254e-07])
     """
     if order < 1:
         raise ValueError(f"order must be at least 1, got {order}")
     squared = squared_distances(z, 0.5 * _inverse_square(sigma))
-    largest = 1000 ** (1 / order)  # beyond, the kernel is 0; its gradient must not become 0 · ∞
-    return (-squared.clamp(max=largest).pow(order)).exp()
+    largest = 1000 ** (1 / order)  # beyond, the kernel is 0; a larger power would overflow
+    return -squared.clamp(max=largest).pow(order)
 
 
 def median_distance(z: Float[Tensor, "b n e"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, ""]:
@@ -208,36 +216,48 @@ def median_distance(z: Float[Tensor, "b n e"], mask: Bool[Tensor, "b n"] | None 
     return squared[apart].median().sqrt()
 
 
-def row_softmax(
-    K: Float[Tensor, "b n n"], mask: Bool[Tensor, "b n"] | None = None, *, temperature: float = 1.0
-) -> Float[Tensor, "b n n"]:
-    """The paper's W: a softmax over the *values* of each row of K, W_ij = exp(K_ij) / Σ_l exp(K_il).
-
-    As K lies in (0, 1], two weights of a row differ by a factor of at most e; a ``temperature`` below
-    one lifts that bound to e^(1/temperature).
-
-    >>> row_softmax(torch.eye(2)[None])
-    tensor([[[0.7311, 0.2689], [0.2689, 0.7311]]])
-    """
-    _check_temperature(temperature)
-    logits = K if temperature == 1 else K / temperature
-    return masked_softmax(logits, None if mask is None else pair_mask(mask))
-
-
 def row_normalize(
-    K: Float[Tensor, "b n n"], mask: Bool[Tensor, "b n"] | None = None, *, temperature: float = 1.0
+    log_K: Float[Tensor, "b n n"], mask: Bool[Tensor, "b n"] | None = None, *, temperature: float = 1.0
 ) -> Float[Tensor, "b n n"]:
-    """The kernel divided by its row sums: W_ij = K_ij / Σ_l K_il, the softmax of log K.
+    """The kernel divided by its row sums, W_ij = K_ij / Σ_l K_il: a softmax over each row of log K.
 
-    Unlike `row_softmax` it can tell near from far without bound. A ``temperature`` T takes K^(1/T).
+    Weights can differ without bound, from the uniform graph (K = 1) to the identity (K = I). The logarithm
+    keeps the ratio of two weights, and its gradient, where the kernel itself underflows.
 
-    >>> row_normalize(torch.tensor([[[1.0, 0.25], [0.25, 1.0]]]))
+    Args:
+        log_K: logarithm of the kernel.
+        mask: which elements are real.
+        temperature: T takes K^(1/T) instead of K.
+
+    >>> row_normalize(torch.tensor([[[1.0, 0.25], [0.25, 1.0]]]).log())
     tensor([[[0.8000, 0.2000], [0.2000, 0.8000]]])
     """
     _check_temperature(temperature)
-    if temperature != 1:
-        K = K.clamp(min=torch.finfo(K.dtype).tiny).pow(1 / temperature)
-    return _rows_to_one(K if mask is None else K.masked_fill(~pair_mask(mask), 0))
+    logits = log_K if temperature == 1 else log_K / temperature
+    return masked_softmax(logits, None if mask is None else pair_mask(mask))
+
+
+def row_softmax(
+    log_K: Float[Tensor, "b n n"], mask: Bool[Tensor, "b n"] | None = None, *, temperature: float = 1.0
+) -> Float[Tensor, "b n n"]:
+    """The paper's W as printed: a softmax over the *values* of K, W_ij = exp(K_ij) / Σ_l exp(K_il).
+
+    As K lies in (0, 1], two weights of a row differ by a factor of at most e; a ``temperature`` below
+    one raises that bound to e^(1/temperature).
+
+    Args:
+        log_K: logarithm of the kernel.
+        mask: which elements are real.
+        temperature: T takes K / T instead of K.
+
+    >>> row_softmax(torch.eye(2)[None].log())
+    tensor([[[0.7311, 0.2689], [0.2689, 0.7311]]])
+    """
+    _check_temperature(temperature)
+    K = log_K.exp()
+    return masked_softmax(
+        K if temperature == 1 else K / temperature, None if mask is None else pair_mask(mask)
+    )
 
 
 def shares(K: Float[Tensor, "b n n"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n"]:
@@ -261,9 +281,14 @@ def _check_temperature(temperature: float) -> None:
         raise ValueError(f"temperature must be positive, got {temperature}")
 
 
-def _rows_to_one(W: Tensor) -> Tensor:
+def rows_to_one(W: Float[Tensor, "b n n"]) -> Float[Tensor, "b n n"]:
+    """Non-negative weights divided by their row sums; a row of zeros (padding) stays zero.
+
+    >>> rows_to_one(torch.tensor([[[1.0, 3.0], [0.0, 0.0]]]))
+    tensor([[[0.2500, 0.7500], [0.0000, 0.0000]]])
+    """
     total = W.sum(-1, keepdim=True)
-    return W / (total + (total == 0))  # a row of zeros (padding) stays one
+    return W / (total + (total == 0))
 
 
 def sparsify(W: Float[Tensor, "b n n"], delta: float) -> Float[Tensor, "b n n"]:
@@ -277,7 +302,7 @@ def sparsify(W: Float[Tensor, "b n n"], delta: float) -> Float[Tensor, "b n n"]:
     if W.shape[-1] == 0:
         return W
     kept = (delta <= W) | (W.amax(-1, keepdim=True) <= W)
-    return _rows_to_one(W * kept)
+    return rows_to_one(W * kept)
 
 
 def top_k(W: Float[Tensor, "b n n"], k: int) -> Float[Tensor, "b n n"]:
@@ -292,7 +317,7 @@ def top_k(W: Float[Tensor, "b n n"], k: int) -> Float[Tensor, "b n n"]:
         raise ValueError(f"k must be at least 1, got {k}")
     if k >= W.shape[-1]:
         return W
-    return _rows_to_one(W * (W.topk(k, dim=-1).values[..., -1:] <= W))
+    return rows_to_one(W * (W.topk(k, dim=-1).values[..., -1:] <= W))
 
 
 class _Diffusion(torch.autograd.Function):

@@ -77,6 +77,8 @@ class Bar(Silent):
         scores = f"loss {entry['loss']:.4f}"
         if (score := entry.get(f"validation_{self.metric}")) is not None:
             scores += f"  {self.metric} {score:.4f}"
+        if (neighbours := entry.get("effective_neighbours")) is not None:
+            scores += f"  neighbours {neighbours:.3g}"
         self.bar.update(self.task, scores=scores)
         now, step = time.perf_counter(), int(entry["step"])
         if self.bar.disable and (now - self.told > 10 or step == self.steps):

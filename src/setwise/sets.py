@@ -1,6 +1,6 @@
 """SetBatch: sets of different sizes as one tensor and a mask, and the ways in and out of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,12 @@ class Shared:
 
     def placed(self, features: Shaped[Tensor, "values ..."]) -> Shaped[Tensor, "b n *f"]:
         """What was made of the values, in their places."""
-        return features[self.index]
+        rows = features.index_select(0, self.index.flatten())
+        return rows.view(*self.index.shape, *features.shape[1:])
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Shared":
+        """Apply a function ``[values, …] → [values, …]`` to the elements; the sets still share them."""
+        return Shared(function(self.values), self.index)
 
     def written_out(self) -> Shaped[Tensor, "b n *f"]:
         """``x`` with every element in its place."""

@@ -26,6 +26,7 @@ from setwise.config import Training
 from setwise.devices import set_up
 from setwise.divergence import diverged
 from setwise.files import append, clear_unfinished, locked, write_atomically
+from setwise.nn.health import CollapseWatch, graph_health
 from setwise.nn.modes import in_use
 from setwise.progress import Silent
 from setwise.randomness import generator
@@ -47,7 +48,8 @@ class History:
     """What a training run has to tell; time and counts include what came before a resumption."""
 
     metrics: list[dict[str, float]]
-    """An entry an evaluation: step, loss, lr and, with validation data, its scores."""
+    """One entry per evaluation: step, loss, lr, the scores on validation data where there are any, and the
+    health of the learned graph where there is one (`setwise.graph_health`)."""
     steps: int
     """Batches trained on."""
     sets: int
@@ -111,6 +113,7 @@ def fit(
     run = _Run(model, adam, schedule, best)
     shown = progress if progress and ranks.is_first() else Silent()
     log = _Log(folder, tensorboard=training.tensorboard)
+    watch = CollapseWatch()
     with _kept(folder), closing(log), heeded() as request, shown as bar:
         if ranks.rank():  # what is drawn at random, as in dropout, differs from process to process
             torch.set_rng_state(generator("rank", ranks.rank(), torch.initial_seed()).get_state())
@@ -144,6 +147,9 @@ def fit(
                     ranks.same(model.buffers())
                     scores = evaluate(network, task, validation)
                     entry |= {f"validation_{name}": score for name, score in scores.items()}
+                health = graph_health(model, batch.x, batch.mask)
+                watch.look(health)
+                entry |= health
                 if isinstance(schedule, ReduceLROnPlateau):
                     schedule.step(entry.get("validation_loss", entry["loss"]))
                 log.write(entry)

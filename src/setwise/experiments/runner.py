@@ -27,6 +27,8 @@ from setwise.train import LOCK, METRICS, History, fit
 
 WRITTEN = ("config.json", METRICS, "events.out.tfevents.*")
 """Files that a run writes before its first checkpoint."""
+HEALTH = ("effective_neighbours", "evenness", "saturated", "sigma", "gamma")
+"""What a record keeps of the learned graph."""
 LEFT = (".lock", LOCK, DIVERGED)
 """Files in the folder of a run that do not make it one."""
 
@@ -125,8 +127,8 @@ def _run(
         )
         for name, number in experiment.trials(seed).items()
     }
-    before = {} if start is None else {"start": _known(start, experiment)}
     histories = [history for _, history in trials.values()]
+    before = {} if start is None else {"start": _known(start, experiment)}
     return {
         "experiment": experiment.name,
         "row": row,
@@ -134,6 +136,8 @@ def _run(
         experiment.varied: getattr(experiment, experiment.varied),
         **_joined({name: scores for name, (scores, _) in trials.items()}),
         "validation": _joined({name: _watched(history) for name, (_, history) in trials.items()}),
+        "graph": _joined({name: _health(history) for name, (_, history) in trials.items()}),
+        **({"history": histories[0].metrics} if len(histories) == 1 else {}),
         "paper": experiment.paper(row, getattr(experiment, experiment.varied)),
         "config": asdict(experiment),
         "budget": {
@@ -205,6 +209,12 @@ def _watched(history: History) -> dict[str, float]:
         for name, score in last.items()
         if name.startswith("validation_")
     }
+
+
+def _health(history: History) -> dict[str, float]:
+    """The last measurement of the learned graph, if there is one."""
+    last = history.metrics[-1] if history.metrics else {}
+    return {name: last[name] for name in HEALTH if name in last}
 
 
 def _finished(folder: Path, experiment: Experiment) -> dict[str, Any]:

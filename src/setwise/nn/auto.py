@@ -5,12 +5,12 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
-from setwise.functional import Propagator, row_softmax
+from setwise.functional import Propagator, row_normalize
 from setwise.nn.features import RandomFeatureGraph
-from setwise.nn.graph import LatentGraph
+from setwise.nn.graph import Encoded, LatentGraph
 from setwise.nn.streamed import StreamedWeights
 from setwise.nn.weights import scaled
 
@@ -55,7 +55,7 @@ class AutoGraph(RandomFeatureGraph):
         *,
         activation: str = "relu",
         sigma: float = 1.0,
-        normalize: Callable[[Tensor, Tensor | None], Tensor] = row_softmax,
+        normalize: Callable[[Tensor, Tensor | None], Tensor] = row_normalize,
         features: int = 64,
         seed: int = 0,
         memory: float = 0.5,
@@ -86,7 +86,7 @@ class AutoGraph(RandomFeatureGraph):
         itemsize = self.log_sigma.element_size()
         return "dense" if MATRICES * itemsize * sets * elements**2 <= self.memory * GIB else "streamed"
 
-    def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None) -> Propagator:
+    def forward(self, x: Encoded, mask: Bool[Tensor, "b n"] | None = None) -> Propagator:
         """The weights W."""
         choice = self.choice(*x.shape[:2])
         if not torch.compiler.is_compiling():
@@ -96,7 +96,7 @@ class AutoGraph(RandomFeatureGraph):
         if choice == "linear":
             return super().forward(x, mask)
         return StreamedWeights(
-            scaled(self.embed(x, mask), self.sigma, mask),
+            scaled(self.embedded(x, mask), self.sigma, mask),
             mask,
             softmax=self.softmax,
             temperature=self.temperature,

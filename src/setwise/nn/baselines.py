@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from setwise.functional import fill_padding
-from setwise.nn.dense import ACTIVATIONS, GAINS, Dense, Drawn
-from setwise.nn.encoders import MLP
+from setwise.nn.dense import ACTIVATIONS, Dense, Drawn, draw_linear
+from setwise.nn.encoders import MLP, placed
 from setwise.nn.models import choose, pools
 from setwise.nn.pool import MaxPool, MeanPool
 from setwise.sets import Elements
@@ -43,7 +43,7 @@ class Layered(nn.Module):
 
     def forward(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b k"]:
         """Raw outputs, one row a set."""
-        x = self.encoder(x, mask)
+        x = placed(self.encoder(x, mask), mask)
         for layer in self.layers:
             x = layer(x, mask)
         out: Tensor = self.head(self.pool(x, mask))
@@ -53,8 +53,7 @@ class Layered(nn.Module):
 class EquivariantLayer(Drawn):
     """Equivariant transformation of DeepSets (mean ET, max ET): τ(X Γ + β − 1 pool(X) Λ).
 
-    This is the general form; the code of the paper has it beside a tied one, τ((X − 1 pool(X)) Γ + β). The
-    two matrices start as one fully connected layer that reads x_i and pool(X) side by side would.
+    This is the general form; the code of the paper has it beside a tied one, τ((X − 1 pool(X)) Γ + β).
 
     Args:
         dim: features that come in.
@@ -84,10 +83,8 @@ class EquivariantLayer(Drawn):
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw Γ and Λ anew."""
-        gain = GAINS[self.activation] / 2**0.5  # two terms share the variance that one layer would have
-        for linear in (self.Gamma, self.Lambda):
-            nn.init.xavier_uniform_(linear.weight, gain=gain, generator=generator)
-        nn.init.zeros_(self.Gamma.bias)
+        draw_linear(self.Gamma, generator)
+        draw_linear(self.Lambda, generator)
 
     def forward(
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None

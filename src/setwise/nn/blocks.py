@@ -1,6 +1,8 @@
 """Blocks ``(x [b, n, d], W) → [b, n, d]``: one step of messages over the graph, then a layer.
 
-Blocks never see a mask: W is zero wherever an end is padding. All blocks of a model share one W.
+Blocks never see a mask: W is zero wherever an end is padding. All blocks of a model share one W. A new block
+hardly changes its input beyond the messages: the layer of a block that replaces the features starts near the
+identity, the layer of a block that adds to them starts as any other.
 """
 
 import math
@@ -10,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from setwise.functional import Propagator, propagate
-from setwise.nn.dense import Dense
+from setwise.nn.dense import Dense, NearIdentity
 
 
 class Gamma(nn.Module):
@@ -59,7 +61,7 @@ class MessagePassingBlock(nn.Module):
 
     def __init__(self, dim: int, *, activation: str = "relu") -> None:
         super().__init__()
-        self.dense = Dense(dim, dim, activation=activation)
+        self.dense = NearIdentity(dim, activation=activation)
 
     def forward(self, x: Float[Tensor, "b n d"], W: Propagator) -> Float[Tensor, "b n d"]:
         """One step."""
@@ -82,7 +84,7 @@ class SetDenoisingBlock(nn.Module):
     def __init__(self, dim: int, *, gamma: Gamma | None = None, activation: str = "relu") -> None:
         super().__init__()
         self.gamma = Gamma() if gamma is None else gamma
-        self.dense = Dense(dim, dim, activation=activation)
+        self.dense = NearIdentity(dim, activation=activation)
 
     def forward(self, x: Float[Tensor, "b n d"], W: Propagator) -> Float[Tensor, "b n d"]:
         """One step."""

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from setwise.functional import Propagator, center, fill_padding, rbf_kernel, row_normalize
+from setwise.functional import Propagator, center, fill_padding, log_rbf_kernel, row_normalize
 from setwise.nn.dense import Dense
 from setwise.sets import Elements, Shared
 
@@ -72,7 +72,7 @@ class LocalMoments(nn.Module):
             x = center(x.to(torch.promote_types(x.dtype, torch.float32)), mask)
             known = torch.cat([x, x[..., row] * x[..., column]], dim=-1)
             for sigma in self.log_scales.to(x.dtype).exp():
-                W = row_normalize(rbf_kernel(x, sigma), mask)
+                W = row_normalize(log_rbf_kernel(x, sigma), mask)
                 mean, square = (W @ known).split([self.dim, len(row)], dim=-1)
                 covariance = square - mean[..., row] * mean[..., column]
                 found += [(mean - x) / sigma, covariance / sigma.square()]

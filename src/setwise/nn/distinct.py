@@ -6,6 +6,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, finfo, nn
 
 from setwise.functional import shares
+from setwise.nn.encoders import placed
 from setwise.nn.graph import LatentGraph
 from setwise.nn.models import DMPS
 from setwise.sets import Elements
@@ -50,12 +51,13 @@ class DistinctDMPS(DMPS):
 
     def forward(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b k"]:
         """The logarithm of the count, one row a set."""
-        features: Tensor = self.encoder(x, mask)
-        K = self.graph.similarity(features, mask)
-        W = self.graph.normalize(K, mask).to(features.dtype)
+        encoded = self.encoder(x, mask)
+        log_K = self.graph.log_kernel(encoded, mask)
+        features = placed(encoded, mask)
+        W = self.graph.normalize(log_K, mask).to(features.dtype)
         for block in self.blocks:
             features = block(features, W)
-        share = shares(K, mask).unsqueeze(-1)
+        share = shares(log_K.exp(), mask).unsqueeze(-1)
         N = share.sum(1).clamp(min=finfo(share.dtype).tiny)  # an empty set has none
         weighted = features * (share / N.unsqueeze(1)).to(features.dtype)
         out: Tensor = N.log() + self.head(self.pool(weighted, mask))

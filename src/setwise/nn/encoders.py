@@ -11,6 +11,15 @@ from setwise.nn.dense import Dense
 from setwise.sets import Elements, Shared
 
 
+def placed(x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n *f"]:
+    """Features with shared ones written out in their places, and zeros at their padding.
+
+    >>> placed(Shared(torch.tensor([[1.0], [5.0]]), torch.tensor([[0, 1], [1, 1]]))).flatten().tolist()
+    [1.0, 5.0, 5.0, 5.0]
+    """
+    return fill_padding(x.written_out(), mask) if isinstance(x, Shared) else x
+
+
 class MLP(nn.Module):
     """Fully connected layers applied to each element.
 
@@ -27,20 +36,21 @@ class MLP(nn.Module):
         super().__init__()
         if not dims:
             raise ValueError("MLP needs the width of at least one layer, got none")
+        self.activation = activation
         self.layers = nn.Sequential(
             *(Dense(i, o, activation=activation) for i, o in pairwise((in_dim, *dims)))
         )
 
     def forward(
         self, x: Float[Tensor, "b n i"] | Shared, mask: Bool[Tensor, "b n"] | None = None
-    ) -> Float[Tensor, "b n d"]:
-        """Encode the elements."""
-        if isinstance(x, Shared):
-            x = x.written_out()
+    ) -> Float[Tensor, "b n d"] | Shared:
+        """Encode the elements; those that sets share stay shared."""
         if x.dim() != 3 or not x.is_floating_point():
             raise ValueError(
                 f"elements must be floating point [sets, elements, features], got {x.dtype} {list(x.shape)}"
             )
+        if isinstance(x, Shared):
+            return x.map(self.layers)
         out: Tensor = self.layers(fill_padding(x, mask))
         return out
 
@@ -62,10 +72,12 @@ class ElementEncoder(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n d"]:
-        """Encode the real elements and put them back in their places."""
+    def forward(
+        self, x: Elements, mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b n d"] | Shared:
+        """Encode the real elements and put them back in their places; those that sets share stay shared."""
         if isinstance(x, Shared):
-            return fill_padding(x.placed(self.network(x.values)), mask)
+            return x.map(self.network)
         if mask is None:
             out: Tensor = self.network(x.flatten(0, 1))
             return out.view(*x.shape[:2], out.shape[-1])

@@ -15,9 +15,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from setwise import ranks
-from setwise.functional import Propagator, fill_padding, row_softmax
+from setwise.functional import Propagator, fill_padding, row_normalize
 from setwise.memory import prepare
-from setwise.nn.graph import LatentGraph
+from setwise.nn.graph import Encoded, LatentGraph
 from setwise.nn.weights import Weights, normal_form, scaled
 
 REST = 0.01
@@ -213,7 +213,7 @@ class RandomFeatureGraph(LatentGraph):
         hidden: widths of the layers of the embedding (d_m, d_o).
         activation: of both layers.
         sigma: bandwidth to start from.
-        normalize: `row_softmax`, the paper's, or `row_normalize`; ``partial(…, temperature=T)`` of either.
+        normalize: `row_normalize` or `row_softmax`; ``partial(…, temperature=T)`` of either.
         features: columns of Φ, an even number.
         seed: of the random frequencies.
 
@@ -234,7 +234,7 @@ class RandomFeatureGraph(LatentGraph):
         *,
         activation: str = "relu",
         sigma: float = 1.0,
-        normalize: Callable[[Tensor, Tensor | None], Tensor] = row_softmax,
+        normalize: Callable[[Tensor, Tensor | None], Tensor] = row_normalize,
         features: int = 64,
         seed: int = 0,
     ) -> None:
@@ -252,9 +252,9 @@ class RandomFeatureGraph(LatentGraph):
         self.register_buffer("frequencies", frequencies.to(self.seed.device), persistent=False)
         self.register_buffer("amplitudes", amplitudes.to(self.seed.device), persistent=False)
 
-    def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None) -> Propagator:
+    def forward(self, x: Encoded, mask: Bool[Tensor, "b n"] | None = None) -> Propagator:
         """The weights W."""
-        z = scaled(self.embed(x, mask), self.sigma, mask)
+        z = scaled(self.embedded(x, mask), self.sigma, mask)
         if not self.softmax:  # unlike waves, exponentials feel where the origin is: its gradient counts
             real = z.shape[1] if mask is None else mask.sum(-1).clamp(min=1).view(-1, 1, 1)
             z = fill_padding(z - z.sum(1, keepdim=True) / real, mask)

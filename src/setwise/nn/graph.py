@@ -14,32 +14,37 @@ from torch import Tensor, nn
 from setwise.functional import (
     Propagator,
     center,
+    log_rbf_kernel,
     median_distance,
     pair_mask,
-    rbf_kernel,
     row_normalize,
-    row_softmax,
+    rows_to_one,
 )
 from setwise.memory import prepare
-from setwise.nn.encoders import MLP
+from setwise.nn.encoders import MLP, placed
+from setwise.sets import Shared
+
+Encoded = Float[Tensor, "b n d"] | Shared
+"""What a graph reads: encoded elements, which sets may share."""
 
 MEDIAN_OF = 2048
 """Elements whose distances tell a bandwidth to start from, if there are more."""
 
 
 class LatentGraph(nn.Module):
-    """The latent graph, learned by a deep kernel: K_ij = k_σ(MLP(x_i), MLP(x_j)), W = softmax(K).
+    """The latent graph, learned by a deep kernel: K_ij = k_σ(MLP(x_i), MLP(x_j)), W_ij = K_ij / Σ_l K_il.
 
-    This is the paper's DKL(d_i, d_m, d_o, f, f, σ). The kernel and the normalisation are functions that
-    can be replaced, e.g. ``normalize=row_normalize`` for K_ij / Σ_l K_il.
+    This is the paper's DKL(d_i, d_m, d_o, f, f, σ), with the softmax taken over log K: only then can W reach
+    the identity, as the paper's proof of universality needs. ``normalize=row_softmax`` takes it over K, as
+    printed. Elements that sets share (`setwise.Shared`) are embedded once.
 
     Args:
         in_dim: features of an encoded element (d_i).
         hidden: widths of the layers of the embedding (d_m, d_o).
         activation: of both layers.
         sigma: bandwidth to start from; see `initialize_bandwidth` for a start from data.
-        kernel: ``(z, sigma) → K`` with values in (0, 1] and ones on the diagonal.
-        normalize: ``(K, mask) → W``.
+        kernel: ``(z, sigma) → log K`` with values up to 0, which the diagonal has.
+        normalize: ``(log_K, mask) → W``.
 
     >>> W = LatentGraph(3)(torch.randn(2, 5, 3))
     >>> W.shape, W.sum(-1).allclose(torch.ones(2, 5))
@@ -53,8 +58,8 @@ class LatentGraph(nn.Module):
         *,
         activation: str = "relu",
         sigma: float = 1.0,
-        kernel: Callable[[Tensor, Tensor], Tensor] = rbf_kernel,
-        normalize: Callable[[Tensor, Tensor | None], Tensor] = row_softmax,
+        kernel: Callable[[Tensor, Tensor], Tensor] = log_rbf_kernel,
+        normalize: Callable[[Tensor, Tensor | None], Tensor] = row_normalize,
     ) -> None:
         super().__init__()
         if not 0 < sigma < float("inf"):
@@ -69,20 +74,23 @@ class LatentGraph(nn.Module):
         """The bandwidth σ > 0."""
         return self.log_sigma.exp()
 
-    def similarity(
-        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
-    ) -> Float[Tensor, "b n n"]:
+    def similarity(self, x: Encoded, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n n"]:
         """The kernel matrix K before normalisation; zero where an end is padding."""
-        K = self._kernel(x, mask)
+        K = self.log_kernel(x, mask).exp()
         return K if mask is None else K.masked_fill(~pair_mask(mask), 0)
 
-    def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None) -> Propagator:
+    def log_kernel(self, x: Encoded, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n n"]:
+        """Log K; what stands where an end is padding has no meaning."""
+        return self.kernel(center(self.embedded(x, mask), mask), self.sigma)
+
+    def embedded(self, x: Encoded, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n e"]:
+        """The points z_i = MLP(x_i) whose distances the kernel measures."""
+        return placed(self.embed(x, mask), mask)
+
+    def forward(self, x: Encoded, mask: Bool[Tensor, "b n"] | None = None) -> Propagator:
         """The weights W."""
         prepare(x.shape[0] * x.shape[1] ** 2, x.device)
-        return self.normalize(self._kernel(x, mask), mask).to(x.dtype)
-
-    def _kernel(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        return self.kernel(center(self.embed(x, mask), mask), self.sigma)
+        return self.normalize(self.log_kernel(x, mask), mask).to(x.dtype)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if "seed" not in self._buffers:  # of random features, for which this graph may stand in
@@ -90,20 +98,19 @@ class LatentGraph(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     @torch.no_grad()
-    def initialize_bandwidth(
-        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
-    ) -> "LatentGraph":
+    def initialize_bandwidth(self, x: Encoded, mask: Bool[Tensor, "b n"] | None = None) -> "LatentGraph":
         """Set σ to the median distance between embedded elements of a first batch.
 
-        With σ far from that scale all kernel values are alike and the graph has next to no gradient to
-        learn from. Takes what ``forward`` takes: encoded elements. Of larger sets, some thousand do.
+        Far from that scale the graph starts as the uniform graph or the identity, with almost no gradient.
+        Takes what ``forward`` takes: encoded elements. Of larger sets, some thousand do.
         """
+        x = placed(x, mask)
         if x.shape[1] > MEDIAN_OF:
             order = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(0), device="cpu")
             order = order.to(x.device)
             some = (order if mask is None else order[mask.any(0)[order]])[:MEDIAN_OF]
             x, mask = x[:, some], None if mask is None else mask[:, some]
-        self.log_sigma.copy_(median_distance(self.embed(x, mask), mask).log())
+        self.log_sigma.copy_(median_distance(self.embedded(x, mask), mask).log())
         return self
 
 
@@ -114,12 +121,11 @@ class UniformGraph(nn.Module):
     tensor([[[0.5000, 0.5000], [0.5000, 0.5000]]])
     """
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
-    ) -> Float[Tensor, "b n n"]:
+    def forward(self, x: Encoded, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n n"]:
         """The weights W."""
         b, n, _ = x.shape
-        return row_normalize(torch.ones(b, n, n, dtype=x.dtype, device=x.device), mask)
+        W = torch.ones(b, n, n, dtype=x.dtype, device=x.device)
+        return rows_to_one(W if mask is None else W.masked_fill(~pair_mask(mask), 0))
 
 
 class GivenGraph(nn.Module):
@@ -143,9 +149,7 @@ class GivenGraph(nn.Module):
             raise ValueError("adjacency must hold finite, non-negative weights, got others")
         self.register_buffer("adjacency", adjacency.clone()[None].flatten(0, -3))
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
-    ) -> Float[Tensor, "b n n"]:
+    def forward(self, x: Encoded, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n n"]:
         """The weights W."""
         b, n, _ = x.shape
         if self.adjacency.shape[-1] != n or self.adjacency.shape[0] not in (1, b):
@@ -157,7 +161,8 @@ class GivenGraph(nn.Module):
         if mask is not None:
             W = W.masked_fill(~pair_mask(mask), 0)
         alone = W.sum(-1, keepdim=True) == 0
-        return row_normalize(W + alone * torch.eye(n, dtype=x.dtype, device=x.device), mask)
+        W = W + alone * torch.eye(n, dtype=x.dtype, device=x.device)
+        return rows_to_one(W if mask is None else W.masked_fill(~mask.unsqueeze(-1), 0))
 
 
 class IdentityGraph(nn.Module):
@@ -167,9 +172,7 @@ class IdentityGraph(nn.Module):
     tensor([[[1., 0.], [0., 1.]]])
     """
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
-    ) -> Float[Tensor, "b n n"]:
+    def forward(self, x: Encoded, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n n"]:
         """The weights W."""
         b, n, _ = x.shape
         W = torch.eye(n, dtype=x.dtype, device=x.device).expand(b, n, n)

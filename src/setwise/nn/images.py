@@ -1,9 +1,12 @@
 """Networks of images: the convolution layers that the paper's encoders are made of."""
 
+from functools import reduce
+from operator import or_
+
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, max_pool2d, relu
+from torch.nn.functional import max_pool2d, pad, relu
 
 from setwise.nn.convpool import conv_pool
 from setwise.nn.dense import Drawn
@@ -57,7 +60,7 @@ class ConvPool(Drawn):
             raise ValueError(f"expected images of at least {side} × {side} pixels, got {list(x.shape)}")
         weight, bias = self.convolution.weight, self.convolution.bias
         if x.dtype == torch.bool and x.shape[1] == 1 and side <= 4:
-            return relu(self.norm(self._look_up(x, side)))
+            return self._look_up(x, side)
         x = x.to(weight.dtype)
         if isinstance(self.norm, nn.Identity) and bias is not None:
             return conv_pool(x, weight, bias)
@@ -67,20 +70,99 @@ class ConvPool(Drawn):
         return max_pool2d(self.convolution(x), 2)
 
     def _look_up(self, x: Tensor, side: int) -> Tensor:
-        pattern = _patterns(x, side)
-        seen = torch.zeros(2 ** (side * side), dtype=torch.bool, device=x.device)
-        seen[pattern] = True
-        numbers = seen.nonzero().squeeze(1)
-        bits = (numbers.unsqueeze(1) >> torch.arange(side * side, device=x.device)) & 1
-        patches = bits.view(-1, 1, side, side).to(self.convolution.weight.dtype)
-        table = self._convolve(patches).flatten(1)
-        row = (seen.cumsum(0) - 1)[pattern]
-        y = table.index_select(0, row.flatten())
-        return y.view(*pattern.shape, -1).permute(0, 3, 1, 2)  # channels last, as convolutions like it
+        patches, row = distinct_patches(x, side)
+        table = self._convolve(patches.to(self.convolution.weight.dtype)).flatten(1)
+        if isinstance(self.norm, nn.Identity):  # batch statistics count each pixel, not each pattern
+            return placed_rows(relu(table), row)
+        return relu(self.norm(placed_rows(table, row)))
 
 
-def _patterns(x: Bool[Tensor, "m 1 h w"], side: int) -> Int[Tensor, "m v u"]:
-    """The number of the pattern below each output: pixel i of the patch, row by row, is bit i."""
-    powers = 2.0 ** torch.arange(side * side, device=x.device, dtype=torch.float32)
-    with torch.autocast(x.device.type, enabled=False):  # bfloat16 cannot tell 2^16 numbers apart
-        return conv2d(x.float(), powers.view(1, 1, side, side), stride=2).squeeze(1).long()
+class InkConvPool(nn.Module):
+    """Two `ConvPool` layers on black-and-white drawings, computed only where there is ink.
+
+    Most of a drawing is blank, and both layers have one constant output wherever what they see is blank. The
+    first layer is looked up as in `ConvPool`; the second one is a matrix product over the patches that touch
+    ink. Images of other types go through the two layers as usual.
+
+    Args:
+        first: layer of one channel, kernel side at most 3, without a norm.
+        second: layer without a norm.
+
+    >>> images = torch.zeros(2, 1, 29, 29, dtype=torch.bool)
+    >>> images[0, 0, 3:20, 14] = True
+    >>> first, second = ConvPool(1, 8), ConvPool(8, 4)
+    >>> InkConvPool(first, second)(images).allclose(second(first(images)), atol=1e-6)
+    True
+    """
+
+    def __init__(self, first: ConvPool, second: ConvPool) -> None:
+        super().__init__()
+        if not all(isinstance(layer.norm, nn.Identity) for layer in (first, second)):
+            raise ValueError("first and second must have no norm, got one with norm=True")
+        if first.convolution.in_channels != 1 or first.convolution.kernel_size[0] > 3:
+            raise ValueError(
+                "first must read one channel with a kernel of side 3 or less, "
+                f"got {first.convolution.in_channels} channels and side {first.convolution.kernel_size[0]}"
+            )
+        self.first = first
+        self.second = second
+
+    def forward(self, x: Shaped[Tensor, "m 1 h w"]) -> Float[Tensor, "m o v u"]:
+        """Convolve and pool the images twice."""
+        first, second = (layer.convolution for layer in (self.first, self.second))
+        if x.dtype != torch.bool or second.bias is None:
+            out: Tensor = self.second(self.first(x))
+            return out
+        patches, row = distinct_patches(x, first.kernel_size[0] + 1)
+        table = relu(self.first._convolve(patches.to(first.weight.dtype)).flatten(1))
+        places, window = _windows(row, second.kernel_size[0] + 1)
+        seen = table.index_select(0, window.flatten()).view(len(window), -1)
+        pooled = (seen @ _four_kernels(second.weight)).unflatten(1, (4, -1)).amax(1)
+        pooled = relu(pooled + second.bias)
+        height, width = ((side - second.kernel_size[0] + 1) // 2 for side in row.shape[1:])
+        blank = pooled[-1].expand(len(x) * height * width, -1)
+        y = blank.index_copy(0, places, pooled[:-1])
+        return y.view(len(x), height, width, -1).permute(0, 3, 1, 2)
+
+
+def _windows(row: Int[Tensor, "m v u"], side: int) -> tuple[Int[Tensor, " p"], Int[Tensor, "q s"]]:
+    """Which outputs see ink, and the patterns that each of them sees; in the last line, a blank window."""
+    height, width = row.shape[1:]
+    ink = max_pool2d((row > 0).float(), side, stride=2) > 0
+    image, v, u = ink.nonzero(as_tuple=True)
+    corner = (image * height + 2 * v) * width + 2 * u
+    offset = torch.arange(side, device=row.device)
+    window = row.flatten()[corner.unsqueeze(1) + (offset.unsqueeze(1) * width + offset).flatten()]
+    return ink.flatten().nonzero().squeeze(1), torch.cat([window, window.new_zeros(1, side * side)])
+
+
+def _four_kernels(weight: Float[Tensor, "o c k k"]) -> Float[Tensor, "s p"]:
+    """The kernel at the four places of a 2 × 2 pool, as a matrix on windows of (k + 1)² c numbers."""
+    placed = [pad(weight, (x, 1 - x, y, 1 - y)) for y in (0, 1) for x in (0, 1)]
+    return torch.stack(placed).permute(3, 4, 2, 0, 1).flatten(3).flatten(0, 2)
+
+
+def distinct_patches(
+    x: Bool[Tensor, "m 1 h w"], side: int
+) -> tuple[Bool[Tensor, "t 1 {side} {side}"], Int[Tensor, "m v u"]]:
+    """The different square patches at every second pixel, the blank one first, and which of them is where.
+
+    >>> patches, row = distinct_patches(torch.eye(6, dtype=torch.bool)[None, None], 4)
+    >>> patches.shape, row.tolist()
+    (torch.Size([4, 1, 4, 4]), [[[3, 2], [1, 3]]])
+    """
+    height, width = ((length - side) // 2 + 1 for length in x.shape[2:])
+    bits = x.squeeze(1).int()
+    lines = reduce(or_, (bits[:, :, j : j + 2 * width - 1 : 2] << j for j in range(side)))
+    pattern = reduce(or_, (lines[:, i : i + 2 * height - 1 : 2] << (side * i) for i in range(side)))
+    seen = torch.zeros(2 ** (side * side), dtype=torch.bool, device=x.device)
+    seen[pattern.flatten()] = True
+    seen[0] = True
+    numbers = seen.nonzero()
+    patches = (numbers >> torch.arange(side * side, device=x.device)) & 1
+    return patches.view(-1, 1, side, side).bool(), (seen.cumsum(0) - 1)[pattern]
+
+
+def placed_rows(table: Float[Tensor, "t c"], row: Int[Tensor, "m v u"]) -> Float[Tensor, "m c v u"]:
+    """The row of each pixel as its channels; channels last in memory, as convolutions like it."""
+    return table.index_select(0, row.flatten()).view(*row.shape, -1).permute(0, 3, 1, 2)

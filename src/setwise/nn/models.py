@@ -11,7 +11,7 @@ from setwise.functional import Propagator, dirichlet_energy
 from setwise.nn.auto import AutoGraph
 from setwise.nn.blocks import Gamma, MessagePassingBlock, SetDenoisingBlock, SetResidualBlock
 from setwise.nn.dense import Dense
-from setwise.nn.encoders import MLP
+from setwise.nn.encoders import MLP, placed
 from setwise.nn.features import RandomFeatureGraph
 from setwise.nn.graph import LatentGraph, UniformGraph
 from setwise.nn.pool import AttentionPool, MaxPool, MeanPool, SumPool
@@ -121,16 +121,23 @@ class DMPS(nn.Module):
 
     def forward(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b k"]:
         """Raw outputs, one row a set."""
-        x = self.encoder(x, mask)
-        W = self.graph(x, mask)  # one static graph for all blocks
+        x, W = self.encode(x, mask)  # one static graph for all blocks
         for block in self.blocks:
             x = block(x, W)
         out: Tensor = self.head(self.pool(x, mask))
         return out
 
+    def encode(
+        self, x: Elements, mask: Bool[Tensor, "b n"] | None = None
+    ) -> tuple[Float[Tensor, "b n d"], Propagator]:
+        """The encoded elements and the graph W over them."""
+        features = self.encoder(x, mask)
+        W: Propagator = self.graph(features, mask)  # which embeds an element once, however many sets share it
+        return placed(features, mask), W
+
     def latent_graph(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Propagator:
         """The graph W over the elements of each set."""
-        W: Propagator = self.graph(self.encoder(x, mask), mask)
+        _, W = self.encode(x, mask)
         return W
 
     def dirichlet_energies(
@@ -147,8 +154,7 @@ class DMPS(nn.Module):
         self, x: Elements, mask: Bool[Tensor, "b n"] | None = None
     ) -> tuple[list[Tensor], Propagator]:
         """The features before the first block and after each one, and the graph W."""
-        features: Tensor = self.encoder(x, mask)
-        W: Propagator = self.graph(features, mask)
+        features, W = self.encode(x, mask)
         steps = [features]
         for block in self.blocks:
             steps.append(block(steps[-1], W))

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
-from setwise.functional import row_softmax
-from setwise.nn.graph import LatentGraph
+from setwise.functional import row_normalize
+from setwise.nn.graph import Encoded, LatentGraph
 from setwise.nn.search import Search, affinity, check_search, nearest, pairs_above
 from setwise.nn.sparse import SparseWeights, edge_distances, row_sums, rows_of
 from setwise.nn.weights import normal_form, scaled
@@ -35,7 +35,7 @@ class NeighbourGraph(LatentGraph):
         search: how to find the k nearest, see `setwise.nn.search.nearest`.
         activation: of both layers.
         sigma: bandwidth to start from.
-        normalize: `row_softmax`, the paper's, or `row_normalize`; ``partial(…, temperature=T)`` of either.
+        normalize: `row_normalize` or `row_softmax`; ``partial(…, temperature=T)`` of either.
 
     >>> W = NeighbourGraph(3, k=2)(torch.randn(2, 5, 3))
     >>> W
@@ -54,7 +54,7 @@ class NeighbourGraph(LatentGraph):
         search: Search = "auto",
         activation: str = "relu",
         sigma: float = 1.0,
-        normalize: Callable[[Tensor, Tensor | None], Tensor] = row_softmax,
+        normalize: Callable[[Tensor, Tensor | None], Tensor] = row_normalize,
     ) -> None:
         super().__init__(in_dim, hidden, activation=activation, sigma=sigma, normalize=normalize)
         self.softmax, self.temperature = normal_form(normalize)
@@ -71,10 +71,10 @@ class NeighbourGraph(LatentGraph):
         self.delta = delta
         self.search = search
 
-    def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None) -> SparseWeights:
+    def forward(self, x: Encoded, mask: Bool[Tensor, "b n"] | None = None) -> SparseWeights:
         """The weights W."""
         b, n, _ = x.shape
-        z = scaled(self.embed(x, mask), self.sigma, mask)
+        z = scaled(self.embedded(x, mask), self.sigma, mask)
         offsets, columns, there = self._edges(z, mask)
         rows = rows_of(offsets, columns)
         F = affinity(edge_distances(z.flatten(0, 1), offsets, columns), self.softmax, self.temperature)

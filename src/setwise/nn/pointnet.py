@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 from setwise.functional import center, fill_padding
-from setwise.nn.dense import GAINS, Dense, Drawn
+from setwise.nn.dense import Dense, Drawn, draw_linear
 from setwise.nn.norm import BatchNorm
 from setwise.nn.pool import MaxPool
 from setwise.sets import Elements, Shared
@@ -133,9 +133,8 @@ class NormedLayer(Drawn):
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights anew, as `Dense` does for a relu; the norm starts as the identity."""
-        nn.init.xavier_uniform_(self.linear.weight, gain=GAINS["relu"], generator=generator)
-        nn.init.zeros_(self.linear.bias)
+        """Draw the weights anew, as `Dense` does; the norm starts as the identity."""
+        draw_linear(self.linear, generator)
         if isinstance(self.norm, BatchNorm):
             self.norm.reset_parameters()
 

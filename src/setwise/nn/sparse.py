@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 from setwise.functional import center
+from setwise.nn.graph import Encoded
 from setwise.nn.pnorm import check_norm
 from setwise.nn.weights import Weights
 
@@ -266,15 +267,11 @@ class SparseGraph(nn.Module):
         self.graph = graph
         self.rule = rule
 
-    def forward(
-        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
-    ) -> Float[Tensor, "b n n"]:
+    def forward(self, x: Encoded, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n n"]:
         """The weights W."""
         return self.rule(self.graph(x, mask))
 
-    def initialize_bandwidth(
-        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
-    ) -> "SparseGraph":
+    def initialize_bandwidth(self, x: Encoded, mask: Bool[Tensor, "b n"] | None = None) -> "SparseGraph":
         """Start the bandwidth of the graph inside, if it has one."""
         start = getattr(self.graph, "initialize_bandwidth", None)
         if callable(start):

@@ -13,7 +13,7 @@ from setwise import ranks
 from setwise.functional import fill_padding
 from setwise.nn.auto import AutoGraph
 from setwise.nn.contrast import JoinedPool
-from setwise.nn.encoders import MLP, ElementEncoder
+from setwise.nn.encoders import MLP, ElementEncoder, placed
 from setwise.nn.features import LowRankWeights, RandomFeatureGraph
 from setwise.nn.graph import UniformGraph
 from setwise.nn.models import DMPS
@@ -63,7 +63,7 @@ class SplitElements(nn.Module):
             mine = ranks.share(x.shape[1])
             x, mask = x[:, mine], None if mask is None else mask[:, mine]
         with ranks.splitting():
-            features: Tensor = self.model.encoder(x, mask)
+            features = placed(self.model.encoder(x, mask), mask)
         W = weights(self.model.graph, features, mask)
         for block in self.model.blocks:
             features = block(features, W)
@@ -85,7 +85,7 @@ def weights(graph: nn.Module, x: Tensor, mask: Tensor | None) -> LowRankWeights:
                 "processes: take graph='linear', or exact_up_to=0"
             )
     with torch.autocast(x.device.type, enabled=False):
-        z = graph.embed(x, mask)
+        z = graph.embedded(x, mask)
         z = z.to(torch.promote_types(z.dtype, torch.float32))
         z = _centered(z, mask, moved=z.detach()) / graph.sigma.to(z.dtype)
         if not graph.softmax:  # exponentials feel where the origin is: its gradient counts

@@ -1,5 +1,7 @@
 """A batch of sets that several processes work on: each sees some of its sets, all know all outputs."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -75,6 +77,10 @@ class Scattered(Shared):
         before = features.new_zeros(mine.start, *features.shape[1:])
         after = features.new_zeros(self.count - mine.stop, *features.shape[1:])
         return ranks.all_sum(torch.cat([before, features, after]))[self.index]
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Scattered":
+        """Apply a function to the elements; each process still holds its share."""
+        return Scattered(function(self.values), self.index, self.count)
 
     def to(self, *args: object, **kwargs: object) -> "Scattered":
         """Move or cast the values as ``Tensor.to`` does; the index goes along to the device."""

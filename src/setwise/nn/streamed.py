@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from setwise.functional import fill_padding, row_softmax
-from setwise.nn.graph import LatentGraph
+from setwise.functional import fill_padding, row_normalize
+from setwise.nn.graph import Encoded, LatentGraph
 from setwise.nn.weights import Weights, normal_form, scaled
 
 TILE = 768
@@ -166,7 +166,7 @@ class StreamedGraph(LatentGraph):
         hidden: widths of the layers of the embedding (d_m, d_o).
         activation: of both layers.
         sigma: bandwidth to start from.
-        normalize: `row_softmax`, the paper's, or `row_normalize`; ``partial(…, temperature=T)`` of either.
+        normalize: `row_normalize` or `row_softmax`; ``partial(…, temperature=T)`` of either.
 
     >>> dense, streamed, x = LatentGraph(3), StreamedGraph(3), torch.randn(2, 5, 3)
     >>> _ = streamed.load_state_dict(dense.state_dict())
@@ -181,15 +181,15 @@ class StreamedGraph(LatentGraph):
         *,
         activation: str = "relu",
         sigma: float = 1.0,
-        normalize: Callable[[Tensor, Tensor | None], Tensor] = row_softmax,
+        normalize: Callable[[Tensor, Tensor | None], Tensor] = row_normalize,
     ) -> None:
         super().__init__(in_dim, hidden, activation=activation, sigma=sigma, normalize=normalize)
         self.softmax, self.temperature = normal_form(normalize)
 
-    def forward(self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None) -> StreamedWeights:
+    def forward(self, x: Encoded, mask: Bool[Tensor, "b n"] | None = None) -> StreamedWeights:
         """The weights W."""
         return StreamedWeights(
-            scaled(self.embed(x, mask), self.sigma, mask),
+            scaled(self.embedded(x, mask), self.sigma, mask),
             mask,
             softmax=self.softmax,
             temperature=self.temperature,

@@ -1,0 +1,176 @@
+"""Health of a learned graph: does it separate elements, or has it collapsed?
+
+A graph that weighs all elements alike passes on nothing but their mean; one that has become the identity
+passes on nothing at all. The loss shows neither. The number of effective neighbours does: it is exp of the
+mean row entropy of W, n for the uniform graph and 1 for the identity.
+"""
+
+import logging
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from setwise.functional import center, log_rbf_kernel
+from setwise.nn.blocks import Gamma
+from setwise.nn.encoders import placed
+from setwise.nn.graph import LatentGraph
+from setwise.nn.modes import in_use
+from setwise.nn.weights import normal_form
+from setwise.sets import Elements, Shared
+
+ELEMENTS = 1024
+"""About how many elements to measure: a few sets, and of a larger set some rows."""
+FLAT = 0.95
+"""Absolute value from which a tanh output counts as saturated; its slope is below 0.1."""
+UNIFORM, IDENTITY = 0.99, 0.01
+"""Entropy, as a share of the uniform graph's, beyond which a graph counts as collapsed."""
+
+log = logging.getLogger("setwise")
+
+
+@torch.no_grad()
+def graph_health(model: nn.Module, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> dict[str, float]:
+    """Measure the learned graph of a model on some sets of a batch; empty for a model that has none.
+
+    Args:
+        model: any model that contains a `LatentGraph` of some form; the first one is measured.
+        x: a batch of raw sets.
+        mask: which elements are real.
+
+    Returns:
+        ``effective_neighbours``: exp of the mean row entropy of W. ``evenness``: that entropy as a share of
+        the uniform graph's, from 0 (identity) to 1. ``saturated``: the share of embedding outputs without
+        slope; for a relu, of units that are zero for every element. ``sigma``; and ``gamma``, the mean over
+        the blocks, where they have one.
+
+    >>> from setwise.nn.models import DMPS
+    >>> health = graph_health(DMPS.build(3, 1), torch.randn(4, 10, 3))
+    >>> sorted(health)
+    ['effective_neighbours', 'evenness', 'gamma', 'saturated', 'sigma']
+    >>> 1 <= health["effective_neighbours"] <= 10
+    True
+    """
+    graph = next((part for part in model.modules() if isinstance(part, LatentGraph)), None)
+    if graph is None or not all(x.shape[:2]):
+        return {}
+    sets = slice(0, max(1, ELEMENTS // x.shape[1]))
+    x = Shared(x.values, x.index[sets]) if isinstance(x, Shared) else x[sets]
+    mask = None if mask is None else mask[sets]
+    seen: list[Tensor] = []
+    hook = graph.embed.register_forward_hook(lambda _, inputs, z: seen.append(placed(z, mask)))
+    try:
+        with in_use(model):
+            model(x, mask)
+    finally:
+        hook.remove()
+    z = seen[0]
+    real = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device) if mask is None else mask
+    health = {"saturated": saturation(z[real], graph.embed.activation)}
+    health["sigma"] = graph.sigma.item()
+    gammas = [part.value.item() for part in model.modules() if isinstance(part, Gamma)]
+    if gammas:
+        health["gamma"] = sum(gammas) / len(gammas)
+    W = weight_rows(graph, z, real)
+    sizes = real.sum(1)
+    if W is not None and (sizes > 1).any():
+        several = (sizes > 1).nonzero().squeeze(1)
+        shared = W[several].sum(-1) > 0.5  # rows of real elements
+        entropy = mean_entropy(W[several][shared])
+        largest = (shared * sizes[several].log().unsqueeze(1))[shared].mean().item()
+        health |= {"effective_neighbours": math.exp(entropy), "evenness": entropy / largest}
+    return health
+
+
+def mean_entropy(W: Float[Tensor, "*rows n"]) -> float:
+    """The mean entropy of the rows of W.
+
+    >>> round(math.exp(mean_entropy(torch.full((2, 5), 0.2))), 3)
+    5.0
+    """
+    entropies: Tensor = torch.special.entr(W.double()).sum(-1)
+    return entropies.mean().item()
+
+
+def saturation(z: Float[Tensor, "m e"], activation: str) -> float:
+    """The share of embedding outputs without slope; for a relu, of units that are zero for every element.
+
+    >>> saturation(torch.tensor([[0.99, -0.5], [-1.0, 0.2]]), "tanh")
+    0.5
+    """
+    if activation == "tanh":
+        flat = z.abs() > FLAT
+    elif activation == "sigmoid":
+        flat = (2 * z - 1).abs() > FLAT
+    elif activation in ("relu", "gelu"):
+        flat = (z <= 0).all(0)
+    else:
+        return 0.0
+    return flat.float().mean().item()
+
+
+def weight_rows(
+    graph: LatentGraph, z: Float[Tensor, "b n e"], mask: Bool[Tensor, "b n"]
+) -> Float[Tensor, "b r n"] | None:
+    """Rows of W for embedded elements: all of them or, of a large set, some; None if W has no known form."""
+    n = z.shape[1]
+    if n <= ELEMENTS:
+        return graph.normalize(graph.kernel(center(z, mask), graph.sigma), mask)
+    try:
+        softmax, temperature = normal_form(graph.normalize)
+    except ValueError:
+        return None
+    if graph.kernel is not log_rbf_kernel:
+        return None
+    z = center(z, mask).double() / graph.sigma.double()
+    rows = torch.linspace(0, n - 1, ELEMENTS // 8, device=z.device).long()
+    log_K = -0.5 * torch.cdist(z[:, rows], z).square()
+    logits = (log_K.exp() if softmax else log_K) / temperature
+    W = logits.masked_fill(~mask.unsqueeze(1), -math.inf).softmax(-1)
+    return W.nan_to_num(0).masked_fill(~mask[:, rows].unsqueeze(2), 0)
+
+
+class CollapseWatch:
+    """Warns once when two evaluations in a row find a graph collapsed.
+
+    >>> watch = CollapseWatch()
+    >>> [watch.look({"evenness": evenness}) for evenness in (1.0, 0.4, 1.0)]
+    [False, False, False]
+    """
+
+    def __init__(self) -> None:
+        self.before = False
+        self.warned = False
+
+    def look(self, health: dict[str, float]) -> bool:
+        """Take note of an evaluation; returns whether it warned."""
+        evenness = health.get("evenness", 0.5)
+        collapsed = not IDENTITY < evenness < UNIFORM
+        warn = collapsed and self.before and not self.warned
+        self.before = collapsed
+        if warn:
+            self.warned = True
+            log.warning("%s", collapse_message(health))
+        return warn
+
+
+def collapse_message(health: dict[str, float]) -> str:
+    """What has happened to a collapsed graph, and what to do.
+
+    >>> collapse_message({"evenness": 1.0, "effective_neighbours": 9.97, "saturated": 0.9, "sigma": 1.0})
+    'the latent graph has collapsed to the uniform graph: 9.97 effective neighbours, sigma 1, 90 % of ...'
+    """
+    facts = (
+        f"{health['effective_neighbours']:.2f} effective neighbours, sigma {health['sigma']:.3g}, "
+        f"{health['saturated']:.0%} of the embedding saturated".replace("%", " %")
+    )
+    if health["evenness"] > 0.5:
+        return (
+            f"the latent graph has collapsed to the uniform graph: {facts}. Elements only see the mean of "
+            "their set. Start sigma at the scale of the data (initialize_bandwidth), or train more slowly"
+        )
+    return (
+        f"the latent graph has collapsed to the identity: {facts}. Elements receive no messages. Start sigma "
+        "higher, or compare with a model without blocks (depth=0): the task may not need messages"
+    )
