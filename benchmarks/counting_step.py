@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import setwise as sw
 from benchmarks.measure import record, side_by_side
-from setwise.experiments.counting import CHANNELS, DIM, Counting
+from setwise.experiments.counting import Counting
+from setwise.experiments.counting_models import CHANNELS, DIM
 from setwise.train import Batch
 
 SETS, POOL_SETS, POOL_CHARACTERS, ROUNDS = 32, 256, 26, 15

@@ -43,7 +43,7 @@ _HOMES = {
     ],
     "setwise.nn.blocks": ["Gamma", "MessagePassingBlock", "SetDenoisingBlock", "SetResidualBlock"],
     "setwise.nn.contrast": ["JoinedPool", "LocalMoments", "SetContrastBlock"],
-    "setwise.nn.dense": ["Dense", "Drawn", "initialize"],
+    "setwise.nn.dense": ["Dense", "Drawn", "NearIdentity", "initialize"],
     "setwise.nn.encoders": ["MLP", "ElementEncoder"],
     "setwise.nn.distinct": ["DistinctDMPS"],
     "setwise.nn.features": ["LowRankWeights", "RandomFeatureGraph"],
@@ -134,6 +134,7 @@ if TYPE_CHECKING:
     from setwise.nn.contrast import SetContrastBlock as SetContrastBlock
     from setwise.nn.dense import Dense as Dense
     from setwise.nn.dense import Drawn as Drawn
+    from setwise.nn.dense import NearIdentity as NearIdentity
     from setwise.nn.dense import initialize as initialize
     from setwise.nn.distinct import DistinctDMPS as DistinctDMPS
     from setwise.nn.encoders import MLP as MLP

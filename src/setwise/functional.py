@@ -123,7 +123,8 @@ def _distances(z: Tensor, sigma: Tensor) -> Tensor:
     oneself = torch.eye(z.shape[-2], dtype=torch.bool, device=z.device)
     squared = squared.masked_fill(oneself, 0)  # exactly: √ would amplify a rounding error
     apart = squared != 0  # √ has no slope at 0: where two elements coincide its gradient is set to 0
-    return torch.where(apart, squared, 1.0).sqrt() * apart
+    distances = torch.where(apart, squared, 1.0).sqrt() * apart
+    return distances.clamp(max=1e18)  # whose square is finite: log K must not become ∞ − ∞
 
 
 def _inverse_square(sigma: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ the maximum over the set gives the rate of a Poisson law.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from setwise.explore.story import ShownSet
     from setwise.train import Batch, Batches
 
-CHANNELS, DIM, HIDDEN = 10, 160, (256, 512)
 VALIDATION_SETS, VALIDATION_POOLS = 2_000, 8
 TEST_BATCH = 100
 EXAMPLE = (9, 3)  # images and characters of the set that the paper shows
@@ -66,8 +65,18 @@ class Counting(Experiment):
         "d-dmps-fdc": "D-DMPS w/ FDC",
         "d-dmps-ldc": "D-DMPS w/ LDC",
         "distinct": "Distinct DMPS (ours)",
-        "distinct-huber": "Distinct DMPS, Huber's loss (ours)",
+        "distinct-wide": "Distinct DMPS, wide (ours)",
+        "softmax-k": "D-DMPS w/ FDC, softmax(K)",
+        "sum-pooling": "D-DMPS w/ FDC, sum pooling",
+        "xavier": "D-DMPS w/ FDC, Xavier start",
+        "fixed-sigma": "D-DMPS w/ FDC, σ starts at 1/√2",
+        "two-layers": "D-DMPS w/ FDC, two layers per block",
+        "fresh": "D-DMPS w/ FDC, the paper's batches",
     }
+    ABLATION: ClassVar[tuple[str, ...]] = (
+        "softmax-k", "sum-pooling", "xavier", "fixed-sigma", "two-layers", "fresh",
+    )  # fmt: skip
+    """Rows that change D-DMPS w/ FDC in one thing."""
     PAPER: ClassVar[Mapping[str, tuple[float, float | None] | None]] = {
         "deepsets-mean": (0.4617, 0.0076),
         "deepsets-max": (0.4359, 0.0077),
@@ -79,7 +88,8 @@ class Counting(Experiment):
         "d-dmps-fdc": (0.6748, 0.0120),
         "d-dmps-ldc": (0.6674, 0.0080),
         "distinct": None,
-        "distinct-huber": None,
+        "distinct-wide": None,
+        **dict.fromkeys(ABLATION),
     }
     COLUMNS: ClassVar[Mapping[str, str]] = {
         "accuracy_round": "Rounded",
@@ -105,20 +115,14 @@ class Counting(Experiment):
 
     def task(self, row: str) -> sw.Count:
         """Poisson regression as in the paper, or a robust one; decoded by the mode."""
-        return sw.RobustCount() if row == "distinct-huber" else sw.Count()
+        return sw.RobustCount() if row.startswith("distinct") else sw.Count()
 
     def model(self, row: str, seed: int) -> nn.Module:
         """The appendix's architecture with the row's own blocks, graph and pool."""
-        from torch.nn.init import zeros_
+        from setwise.experiments.counting_models import build
 
-        model = ARCHITECTURES[row]()
-        sw.initialize(model, sw.generator("weights", seed))
-        if isinstance(model.pool, sw.SumPool):
-            zeros_(next(model.head.parameters()))  # a sum over ten elements would start at absurd rates
-        if isinstance(model, sw.DMPS):
-            first, _ = self.batches(seed)(1)
-            model.initialize_bandwidth(first.x, first.mask)
-        return model
+        first, _ = self.batches(seed)(1)
+        return build(row, seed, first)
 
     def batches(self, seed: int) -> Batches:
         """Sets of training drawings."""
@@ -235,54 +239,6 @@ def _drawn(i: int, numbers: Tensor) -> ShownSet:
     )
 
 
-def _encoder() -> sw.ElementEncoder:
-    """Conv(1, 10, 3, ReLU, MaxPool(2, 2)) and three more, 105 × 105 → 10 × 4 × 4 = 160."""
-    from torch import nn
-
-    first, *rest = (sw.ConvPool(i, CHANNELS) for i in (1, CHANNELS, CHANNELS, CHANNELS))
-    return sw.ElementEncoder(nn.Sequential(sw.InkConvPool(first, rest[0]), *rest[1:], nn.Flatten()))
-
-
-def _dmps(**parts: Any) -> sw.DMPS:
-    """SDB(160, 256, 512, tanh, tanh, tanh, σ, γ) and its relatives, three of them; SP(160) is the maximum."""
-    usual: dict[str, Any] = {"activation": "tanh", "pool": "max", "encoder": _encoder()}
-    return sw.DMPS.build(DIM, 1, dim=DIM, hidden=HIDDEN, **(usual | parts))
-
-
-def _deepsets(transformation: Literal["mean", "max"]) -> sw.DeepSets:
-    return sw.DeepSets.build(
-        DIM, 1, dim=DIM, transformation=transformation, activation="tanh", pool="sum", encoder=_encoder()
-    )
-
-
-def _set_transformer() -> sw.SetTransformer:
-    """Two blocks and PMA, as Lee et al. count; 160 features are eight heads of twenty."""
-    return sw.SetTransformer.build(DIM, 1, dim=DIM, heads=8, encoder=_encoder())
-
-
-def _distinct() -> sw.DMPS:
-    """Ours: as D-DMPS w/ LDC, with distinct pooling and a kernel that falls more steeply."""
-    graph = sw.LatentGraph(DIM, HIDDEN, activation="tanh", kernel=sw.log_super_gaussian_kernel)
-    return sw.DistinctDMPS.build(
-        DIM, 1, dim=DIM, graph=graph, activation="tanh", pool="sum", encoder=_encoder()
-    )
-
-
-ARCHITECTURES: Mapping[str, Callable[[], sw.DMPS | sw.DeepSets | sw.SetTransformer]] = {
-    "deepsets-mean": lambda: _deepsets("mean"),
-    "deepsets-max": lambda: _deepsets("max"),
-    "set-transformer": _set_transformer,
-    "v-dmps-ug": lambda: _dmps(block="message-passing", graph="uniform"),
-    "d-dmps-ldc-ug": lambda: _dmps(block="denoising", graph="uniform"),
-    "v-dmps": lambda: _dmps(block="message-passing"),
-    "r-dmps": lambda: _dmps(block="residual"),
-    "d-dmps-fdc": lambda: _dmps(block="denoising", gamma=0.5),
-    "d-dmps-ldc": lambda: _dmps(block="denoising"),
-    "distinct": _distinct,
-    "distinct-huber": _distinct,
-}
-
-
 def _weights(model: sw.DMPS, part: CharacterSets, numbers: Tensor, out: Tensor, y: Tensor) -> dict[str, Any]:
     """Mean weight and kernel between drawings of one character and of two, and two sets with graphs."""
     import torch
@@ -342,7 +298,7 @@ def _graph_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, str])
     characters, data = _characters(), results[0]["data"]
     if not data.startswith(characters.name):
         raise FileNotFoundError(f"the drawings of {data!r} are not at hand, only {characters.name!r}")
-    names = [row for row in ("d-dmps-ldc", "distinct-huber") if any(r["row"] == row for r in results)]
+    names = [row for row in ("d-dmps-fdc", "distinct-wide") if any(r["row"] == row for r in results)]
     chosen = [
         max((r for r in results if r["row"] == row), key=lambda r: (r["budget"]["steps"], -r["seed"]))
         for row in names or [results[0]["row"]]

@@ -7,6 +7,7 @@ mean row entropy of W, n for the uniform graph and 1 for the identity.
 
 import logging
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -58,15 +59,24 @@ def graph_health(model: nn.Module, x: Elements, mask: Bool[Tensor, "b n"] | None
     sets = slice(0, max(1, ELEMENTS // x.shape[1]))
     x = Shared(x.values, x.index[sets]) if isinstance(x, Shared) else x[sets]
     mask = None if mask is None else mask[sets]
-    seen: list[Tensor] = []
-    hook = graph.embed.register_forward_hook(lambda _, inputs, z: seen.append(placed(z, mask)))
+    seen: list[tuple[Tensor, Tensor | None]] = []
+
+    def keep(_: nn.Module, inputs: tuple[Any, ...], z: Elements) -> None:
+        real = inputs[1] if len(inputs) > 1 else None  # of the sets that the graph is given, in its order
+        seen.append((placed(z, real), real))
+
+    hook = graph.embed.register_forward_hook(keep)
     try:
         with in_use(model):
             model(x, mask)
     finally:
         hook.remove()
-    z = seen[0]
+    if not seen:
+        return {}
+    z, mask = seen[0]
     real = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device) if mask is None else mask
+    if not real.any():
+        return {}
     health = {"saturated": saturation(z[real], graph.embed.activation)}
     health["sigma"] = graph.sigma.item()
     gammas = [part.value.item() for part in model.modules() if isinstance(part, Gamma)]
@@ -124,7 +134,8 @@ def weight_rows(
     if graph.kernel is not log_rbf_kernel:
         return None
     z = center(z, mask).double() / graph.sigma.double()
-    rows = torch.linspace(0, n - 1, ELEMENTS // 8, device=z.device).long()
+    some = mask.any(0).nonzero().squeeze(1)
+    rows = some[torch.linspace(0, len(some) - 1, min(len(some), ELEMENTS // 8), device=z.device).long()]
     log_K = -0.5 * torch.cdist(z[:, rows], z).square()
     logits = (log_K.exp() if softmax else log_K) / temperature
     W = logits.masked_fill(~mask.unsqueeze(1), -math.inf).softmax(-1)
@@ -146,7 +157,7 @@ class CollapseWatch:
     def look(self, health: dict[str, float]) -> bool:
         """Take note of an evaluation; returns whether it warned."""
         evenness = health.get("evenness", 0.5)
-        collapsed = not IDENTITY < evenness < UNIFORM
+        collapsed = evenness <= IDENTITY or evenness >= UNIFORM  # NaN is neither
         warn = collapsed and self.before and not self.warned
         self.before = collapsed
         if warn:

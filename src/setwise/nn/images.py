@@ -104,13 +104,20 @@ class InkConvPool(nn.Module):
                 "first must read one channel with a kernel of side 3 or less, "
                 f"got {first.convolution.in_channels} channels and side {first.convolution.kernel_size[0]}"
             )
+        if second.convolution.in_channels != first.convolution.out_channels:
+            raise ValueError(
+                f"second must read the {first.convolution.out_channels} channels of first, "
+                f"got {second.convolution.in_channels}"
+            )
         self.first = first
         self.second = second
 
     def forward(self, x: Shaped[Tensor, "m 1 h w"]) -> Float[Tensor, "m o v u"]:
         """Convolve and pool the images twice."""
         first, second = (layer.convolution for layer in (self.first, self.second))
-        if x.dtype != torch.bool or second.bias is None:
+        least = first.kernel_size[0] + 2 * second.kernel_size[0] + 1
+        fits = x.dim() == 4 and x.shape[1] == 1 and min(x.shape[2:]) >= least  # if not, the layers raise
+        if x.dtype != torch.bool or second.bias is None or not fits:
             out: Tensor = self.second(self.first(x))
             return out
         patches, row = distinct_patches(x, first.kernel_size[0] + 1)
@@ -122,13 +129,13 @@ class InkConvPool(nn.Module):
         height, width = ((side - second.kernel_size[0] + 1) // 2 for side in row.shape[1:])
         blank = pooled[-1].expand(len(x) * height * width, -1)
         y = blank.index_copy(0, places, pooled[:-1])
-        return y.view(len(x), height, width, -1).permute(0, 3, 1, 2)
+        return y.view(len(x), height, width, y.shape[1]).permute(0, 3, 1, 2)
 
 
 def _windows(row: Int[Tensor, "m v u"], side: int) -> tuple[Int[Tensor, " p"], Int[Tensor, "q s"]]:
     """Which outputs see ink, and the patterns that each of them sees; in the last line, a blank window."""
     height, width = row.shape[1:]
-    ink = max_pool2d((row > 0).float(), side, stride=2) > 0
+    ink = max_pool2d((row > 0).float().unsqueeze(1), side, stride=2).squeeze(1) > 0
     image, v, u = ink.nonzero(as_tuple=True)
     corner = (image * height + 2 * v) * width + 2 * u
     offset = torch.arange(side, device=row.device)
@@ -165,4 +172,4 @@ def distinct_patches(
 
 def placed_rows(table: Float[Tensor, "t c"], row: Int[Tensor, "m v u"]) -> Float[Tensor, "m c v u"]:
     """The row of each pixel as its channels; channels last in memory, as convolutions like it."""
-    return table.index_select(0, row.flatten()).view(*row.shape, -1).permute(0, 3, 1, 2)
+    return table.index_select(0, row.flatten()).view(*row.shape, table.shape[1]).permute(0, 3, 1, 2)

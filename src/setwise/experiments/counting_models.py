@@ -1,0 +1,116 @@
+"""The models of the counting experiment: the paper's rows, their ablations, and our own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+import setwise as sw
+
+CHANNELS, DIM, HIDDEN = 10, 160, (256, 512)
+
+
+def build(row: str, seed: int, first: sw.SetBatch) -> nn.Module:
+    """The untrained model of a row; σ starts at the median distance over the first batch."""
+    model = ARCHITECTURES[row]()
+    sw.initialize(model, sw.generator("weights", seed))
+    if isinstance(model.pool, sw.SumPool):
+        nn.init.zeros_(next(model.head.parameters()))  # a sum over ten elements would start at absurd rates
+    if isinstance(model, sw.DMPS):
+        if row == "xavier":
+            _start_by_xavier(model, sw.generator("weights", "xavier", seed))
+        model.initialize_bandwidth(first.x, first.mask)
+        if row == "fixed-sigma" and isinstance(model.graph, sw.LatentGraph):
+            nn.init.constant_(model.graph.log_sigma, -0.5 * math.log(2))
+    return model
+
+
+def _encoder() -> sw.ElementEncoder:
+    """Conv(1, 10, 3, ReLU, MaxPool(2, 2)) and three more, 105 × 105 → 10 × 4 × 4 = 160."""
+    first, *rest = (sw.ConvPool(i, CHANNELS) for i in (1, CHANNELS, CHANNELS, CHANNELS))
+    return sw.ElementEncoder(nn.Sequential(sw.InkConvPool(first, rest[0]), *rest[1:], nn.Flatten()))
+
+
+def _dmps(**parts: Any) -> sw.DMPS:
+    """SDB(160, 256, 512, tanh, tanh, tanh, σ, γ) and its relatives, three of them; SP(160) is the maximum."""
+    usual: dict[str, Any] = {"activation": "tanh", "pool": "max", "encoder": _encoder()}
+    return sw.DMPS.build(DIM, 1, dim=DIM, hidden=HIDDEN, **(usual | parts))
+
+
+def _deepsets(transformation: Literal["mean", "max"]) -> sw.DeepSets:
+    return sw.DeepSets.build(
+        DIM, 1, dim=DIM, transformation=transformation, activation="tanh", pool="sum", encoder=_encoder()
+    )
+
+
+def _set_transformer() -> sw.SetTransformer:
+    """Two blocks and PMA, as Lee et al. count; 160 features are eight heads of twenty."""
+    return sw.SetTransformer.build(DIM, 1, dim=DIM, heads=8, encoder=_encoder())
+
+
+class _TwoLayerBlock(nn.Module):
+    """The set-denoising block as the appendix words it: τ(((1 − γ) X + γ τ(W X H)) H′)."""
+
+    def __init__(self, dim: int, gamma: sw.Gamma) -> None:
+        super().__init__()
+        self.gamma = gamma
+        self.message = sw.MessagePassingBlock(dim, activation="tanh")
+        self.dense = sw.NearIdentity(dim, activation="tanh")
+
+    def forward(self, x: Tensor, W: Any) -> Tensor:
+        """One step."""
+        out: Tensor = self.dense(torch.lerp(x, self.message(x, W), self.gamma.value))
+        return out
+
+
+def _two_layers() -> sw.DMPS:
+    gamma = sw.Gamma(0.5, learn=False)
+    return _dmps(block=lambda: _TwoLayerBlock(DIM, gamma))
+
+
+def _softmax_of_kernel() -> sw.DMPS:
+    """W = softmax(K), as the paper prints it."""
+    graph = sw.LatentGraph(DIM, HIDDEN, activation="tanh", normalize=sw.row_softmax)
+    return _dmps(block="denoising", gamma=0.5, graph=graph)
+
+
+def _start_by_xavier(model: sw.DMPS, generator: torch.Generator) -> None:
+    """Draw all linear layers of a DMPS but the last from Xavier's law with the gain of tanh."""
+    for part in (model.graph, model.blocks):
+        for layer in part.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.xavier_uniform_(layer.weight, gain=5 / 3, generator=generator)
+                nn.init.zeros_(layer.bias)
+
+
+def _distinct() -> sw.DMPS:
+    """Ours: as D-DMPS w/ LDC, with distinct pooling and a kernel that falls more steeply."""
+    graph = sw.LatentGraph(DIM, HIDDEN, activation="tanh", kernel=sw.log_super_gaussian_kernel)
+    return sw.DistinctDMPS.build(
+        DIM, 1, dim=DIM, graph=graph, activation="tanh", pool="sum", encoder=_encoder()
+    )
+
+
+ARCHITECTURES: Mapping[str, Callable[[], sw.DMPS | sw.DeepSets | sw.SetTransformer]] = {
+    "deepsets-mean": lambda: _deepsets("mean"),
+    "deepsets-max": lambda: _deepsets("max"),
+    "set-transformer": _set_transformer,
+    "v-dmps-ug": lambda: _dmps(block="message-passing", graph="uniform"),
+    "d-dmps-ldc-ug": lambda: _dmps(block="denoising", graph="uniform"),
+    "v-dmps": lambda: _dmps(block="message-passing"),
+    "r-dmps": lambda: _dmps(block="residual"),
+    "d-dmps-fdc": lambda: _dmps(block="denoising", gamma=0.5),
+    "d-dmps-ldc": lambda: _dmps(block="denoising"),
+    "distinct": _distinct,
+    "distinct-wide": _distinct,
+    "softmax-k": _softmax_of_kernel,
+    "sum-pooling": lambda: _dmps(block="denoising", gamma=0.5, pool="sum"),
+    "xavier": lambda: _dmps(block="denoising", gamma=0.5),
+    "fixed-sigma": lambda: _dmps(block="denoising", gamma=0.5),
+    "two-layers": _two_layers,
+    "fresh": lambda: _dmps(block="denoising", gamma=0.5),
+}
