@@ -71,7 +71,7 @@ def contrast() -> sw.DMPS:
     model = dmps(
         depth=0,
         encoder=sw.LocalMoments(moments, dim=DIM, scales=(0.7,)),
-        graph=sw.LatentGraph(6, (5, 7), activation="tanh", normalize=sw.row_normalize),
+        graph=sw.LatentGraph(6, (5, 7), activation="tanh"),
         pool=sw.JoinedPool(sw.MeanPool(), sw.SumPool()),
     )
     model.blocks = nn.ModuleList(sw.SetContrastBlock(6, activation="tanh") for _ in range(2))
@@ -120,39 +120,35 @@ def pointnet(**changes: object) -> nn.Module:
 
 GRAPHS = [
     Case("latent", graph, "graph"),
-    Case("latent-laplace", partial(graph, kernel=sw.laplace_kernel), "graph"),
-    Case("latent-matern32", partial(graph, kernel=sw.matern32_kernel), "graph"),
-    Case("latent-matern52", partial(graph, kernel=sw.matern52_kernel), "graph"),
-    Case("latent-super-gaussian", partial(graph, kernel=sw.super_gaussian_kernel), "graph"),
-    Case("latent-normalized", partial(graph, normalize=sw.row_normalize), "graph"),
+    Case("latent-laplace", partial(graph, kernel=sw.log_laplace_kernel), "graph"),
+    Case("latent-matern32", partial(graph, kernel=sw.log_matern32_kernel), "graph"),
+    Case("latent-matern52", partial(graph, kernel=sw.log_matern52_kernel), "graph"),
+    Case("latent-super-gaussian", partial(graph, kernel=sw.log_super_gaussian_kernel), "graph"),
+    Case("latent-softmax", partial(graph, normalize=sw.row_softmax), "graph"),
     Case(
         "latent-tempered",
         partial(graph, normalize=partial(sw.row_normalize, temperature=2.0)),
         "graph",
     ),
     Case("streamed", streamed, "graph"),
-    Case("streamed-normalized", partial(streamed, normalize=sw.row_normalize), "graph"),
+    Case("streamed-softmax", partial(streamed, normalize=sw.row_softmax), "graph"),
     Case(
         "streamed-tempered",
         partial(streamed, normalize=partial(sw.row_softmax, temperature=0.5)),
         "graph",
     ),
     Case("linear", linear, "graph"),
-    Case("linear-normalized", partial(linear, normalize=sw.row_normalize), "graph"),
+    Case("linear-softmax", partial(linear, normalize=sw.row_softmax), "graph"),
     Case("auto", partial(sw.AutoGraph, DIM, (6, 5), activation="tanh"), "graph"),
     Case("neighbours-2", partial(neighbours, k=2), "graph", smooth=False),
     Case("neighbours-all", partial(neighbours, k=9), "graph"),
-    Case(
-        "neighbours-delta",
-        partial(neighbours, delta=0.2, normalize=sw.row_normalize),
-        "graph",
-        smooth=False,
-    ),
+    Case("neighbours-softmax", partial(neighbours, k=9, normalize=sw.row_softmax), "graph"),
+    Case("neighbours-delta", partial(neighbours, delta=0.2), "graph", smooth=False),
     Case("uniform", sw.UniformGraph, "graph", constant=True),
     Case("identity", sw.IdentityGraph, "graph", constant=True),
     Case(
         "sparsified",
-        lambda: sw.SparseGraph(graph(normalize=sw.row_normalize), partial(sw.sparsify, delta=0.2)),
+        lambda: sw.SparseGraph(graph(), partial(sw.sparsify, delta=0.2)),
         "graph",
         smooth=False,
     ),
@@ -208,6 +204,11 @@ MODELS = [
     Case("d-dmps-ldc", partial(dmps, block="denoising"), "invariant"),
     Case("d-dmps-fdc", partial(dmps, block="denoising", gamma=0.5), "invariant"),
     Case("d-dmps-ug", partial(dmps, graph="uniform"), "invariant"),
+    Case(
+        "d-dmps-softmax",
+        lambda: dmps(graph=sw.LatentGraph(6, (5, 7), activation="tanh", normalize=sw.row_softmax)),
+        "invariant",
+    ),
     Case("pnorm-1", lambda: dmps(block=lambda: sw.PNormBlock(6, p=1.0, activation="tanh")), "invariant"),
     Case("pnorm-1.5", lambda: dmps(block=lambda: sw.PNormBlock(6, p=1.5, activation="tanh")), "invariant"),
     Case("dmps-streamed", partial(dmps, graph="streamed"), "invariant"),
@@ -242,7 +243,7 @@ COUNTERS = [
     Case("distinct", distinct, "invariant"),
     Case(
         "distinct-super-gaussian",
-        lambda: distinct(dim=DIM, graph=graph(kernel=sw.super_gaussian_kernel), depth=1),
+        lambda: distinct(dim=DIM, graph=graph(kernel=sw.log_super_gaussian_kernel), depth=1),
         "invariant",
     ),
 ]

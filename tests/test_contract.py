@@ -22,11 +22,11 @@ SIZES = [5, 3, 1, 0]
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 0.1}
 
 KERNELS = [
-    sw.rbf_kernel,
-    sw.laplace_kernel,
-    sw.matern32_kernel,
-    sw.matern52_kernel,
-    sw.super_gaussian_kernel,
+    sw.log_rbf_kernel,
+    sw.log_laplace_kernel,
+    sw.log_matern32_kernel,
+    sw.log_matern52_kernel,
+    sw.log_super_gaussian_kernel,
 ]
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)

@@ -12,14 +12,15 @@ from torch import Tensor
 from setwise import functional as fn
 from tests import oracle
 
-KERNELS: list[tuple[Callable[[Tensor, Tensor], Tensor], oracle.Kernel]] = [
-    (fn.rbf_kernel, oracle.rbf),
-    (fn.laplace_kernel, oracle.laplace),
-    (fn.matern32_kernel, oracle.matern32),
-    (fn.matern52_kernel, oracle.matern52),
-    (fn.super_gaussian_kernel, oracle.super_gaussian),
+LogKernel = Callable[[Tensor, Tensor], Tensor]
+KERNELS: list[tuple[LogKernel, oracle.Kernel]] = [
+    (fn.log_rbf_kernel, oracle.rbf),
+    (fn.log_laplace_kernel, oracle.laplace),
+    (fn.log_matern32_kernel, oracle.matern32),
+    (fn.log_matern52_kernel, oracle.matern52),
+    (fn.log_super_gaussian_kernel, oracle.super_gaussian),
 ]
-every_kernel = pytest.mark.parametrize(("kernel", "slow"), KERNELS, ids=lambda f: f.__name__)
+every_kernel = pytest.mark.parametrize(("log_kernel", "slow"), KERNELS, ids=lambda f: f.__name__)
 
 
 def points(n: int = 6, d: int = 3, b: int = 1) -> Tensor:
@@ -32,34 +33,44 @@ def same(a: Tensor, b: object) -> bool:
 
 @every_kernel
 @pytest.mark.parametrize("sigma", [0.3, 1.0, 2.5])
-def test_kernels_match_plain_loops(
-    kernel: Callable[[Tensor, Tensor], Tensor], slow: oracle.Kernel, sigma: float
-) -> None:
+def test_kernels_match_plain_loops(log_kernel: LogKernel, slow: oracle.Kernel, sigma: float) -> None:
     z = points(b=2)
-    K = kernel(z, torch.tensor(sigma, dtype=z.dtype))
-    assert same(K, [oracle.kernel_matrix(u.tolist(), sigma, slow) for u in z])
+    log_K = log_kernel(z, torch.tensor(sigma, dtype=z.dtype))
+    expected = [oracle.kernel_matrix(u.tolist(), sigma, slow) for u in z]
+    assert same(log_K.exp(), expected)
+    if log_kernel is fn.log_rbf_kernel:
+        assert same(fn.rbf_kernel(z, torch.tensor(sigma, dtype=z.dtype)), expected)
 
 
 @every_kernel
-def test_kernels_are_one_at_distance_zero_and_never_above(
-    kernel: Callable[[Tensor, Tensor], Tensor], slow: oracle.Kernel
+def test_logarithms_of_kernels_are_exact_where_the_kernel_is_small(
+    log_kernel: LogKernel, slow: oracle.Kernel
 ) -> None:
+    """At distances where K lies between 1 and 1e-300, relative to log K itself."""
+    z = torch.tensor([[[0.0], [0.5], [2.0], [3.0]]], dtype=torch.float64)
+    log_K = log_kernel(z, torch.tensor(1.0, dtype=z.dtype))
+    expected = [[math.log(slow(u, v, 1.0)) for v in z[0].tolist()] for u in z[0].tolist()]
+    assert torch.allclose(log_K[0], torch.tensor(expected, dtype=z.dtype), rtol=1e-9, atol=1e-12)
+
+
+@every_kernel
+def test_kernels_are_one_at_distance_zero_and_never_above(log_kernel: LogKernel, slow: oracle.Kernel) -> None:
     z = torch.randn(1, 50, 8)
     z[0, 7] = z[0, 3]
-    K = kernel(z, torch.tensor(0.5))
-    assert (K <= 1).all()
-    assert (K >= 0).all()
+    log_K = log_kernel(z, torch.tensor(0.5))
+    assert (log_K <= 0).all()
+    assert log_K.isfinite().all()
+    K = log_K.exp()
     assert (K.diagonal(dim1=1, dim2=2) > 1 - 1e-4).all()
     assert K[0, 3, 7] > 0.99
 
 
 @every_kernel
-def test_kernels_have_first_and_second_derivatives(
-    kernel: Callable[[Tensor, Tensor], Tensor], slow: oracle.Kernel
-) -> None:
+def test_kernels_have_first_and_second_derivatives(log_kernel: LogKernel, slow: oracle.Kernel) -> None:
     inputs = points(4, 2).requires_grad_(), torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(kernel, inputs)
-    assert torch.autograd.gradgradcheck(kernel, inputs)
+    for function in (log_kernel, lambda z, sigma: log_kernel(z, sigma).exp()):
+        assert torch.autograd.gradcheck(function, inputs)
+        assert torch.autograd.gradgradcheck(function, inputs)
 
 
 def test_distances_survive_a_large_common_shift() -> None:
@@ -93,22 +104,108 @@ def test_gradient_of_distances_is_exact_when_backward_runs_under_autocast() -> N
 def test_row_softmax_matches_plain_loops(temperature: float) -> None:
     K = torch.rand(1, 5, 5, dtype=torch.float64)
     expected = oracle.softmax_rows(K[0].tolist(), temperature)
-    assert same(fn.row_softmax(K, temperature=temperature), [expected])
+    assert same(fn.row_softmax(K.log(), temperature=temperature), [expected])
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 def test_row_normalize_matches_plain_loops_and_is_the_softmax_of_the_logarithm(temperature: float) -> None:
     K = torch.rand(1, 5, 5, dtype=torch.float64)
-    W = fn.row_normalize(K, temperature=temperature)
+    W = fn.row_normalize(K.log(), temperature=temperature)
     assert same(W, [oracle.normalized_rows(K[0].tolist(), temperature)])
     assert same(W, (K.log() / temperature).softmax(-1))
+    assert same(W, fn.rows_to_one(K ** (1 / temperature)))
 
 
-def test_the_weights_of_a_row_differ_by_a_factor_of_e_at_most() -> None:
-    W = fn.row_softmax(fn.rbf_kernel(10 * points(30), torch.tensor(0.1, dtype=torch.float64)))
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+@pytest.mark.parametrize(
+    ("normalize", "slow"),
+    [(fn.row_normalize, oracle.normalized_rows), (fn.row_softmax, oracle.softmax_rows)],
+)
+def test_normalisations_leave_masked_elements_out(
+    normalize: Callable[..., Tensor], slow: Callable[..., list[list[float]]], temperature: float
+) -> None:
+    K = torch.rand(2, 5, 5, dtype=torch.float64)
+    mask = torch.tensor([[True, False, True, True, False], [False] * 5])
+    log_K = K.log().masked_fill(~fn.pair_mask(mask), math.nan).requires_grad_()
+    W = normalize(log_K, mask, temperature=temperature)
+    real = mask[0].nonzero().squeeze(1)
+    assert same(W[0][real][:, real], slow(K[0][real][:, real].tolist(), temperature))
+    assert (W[~fn.pair_mask(mask)] == 0).all()
+    W.square().sum().backward()
+    assert log_K.grad is not None
+    assert (log_K.grad[~fn.pair_mask(mask)] == 0).all()
+    assert log_K.grad.isfinite().all()
+
+
+def test_the_weights_of_a_row_softmax_differ_by_a_factor_of_e_at_most() -> None:
+    W = fn.row_softmax(fn.log_rbf_kernel(10 * points(30), torch.tensor(0.1, dtype=torch.float64)))
     ratio = W.amax(-1) / W.amin(-1)
     assert (ratio <= math.e + 1e-9).all()
     assert (ratio > 2.7).all()
+
+
+def test_row_normalize_reaches_the_identity_and_the_uniform_graph() -> None:
+    z = 10 * points(30)
+    narrow, wide = (fn.log_rbf_kernel(z, torch.tensor(sigma).double()) for sigma in (0.01, 1e6))
+    assert same(fn.row_normalize(narrow), torch.eye(30))
+    assert same(fn.row_normalize(wide), torch.full((30, 30), 1 / 30))
+
+
+class TestUnderflow:
+    """Distances of 50 σ, where K = exp(−1250) is zero in every floating-point type."""
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_the_ratio_of_two_weights_and_its_gradient_remain(self, dtype: torch.dtype) -> None:
+        rows = [[-1250.0, -1251.0, -1249.0], [-1250.0] * 3, [-2000.0, -2000.0, -1250.0]]
+        log_K = torch.tensor([rows], dtype=dtype, requires_grad=True)
+        assert (log_K.exp() == 0).all()
+        W = fn.row_normalize(log_K)
+        first = oracle.normalized_rows([[1.0, math.exp(-1), math.e]])[0]
+        expected = torch.tensor([first, [1 / 3] * 3, [0.0, 0.0, 1.0]], dtype=dtype)
+        assert torch.allclose(W[0], expected, rtol=1e-5 if dtype == torch.float32 else 1e-12)
+        W[0, 0, 0].backward()
+        assert log_K.grad is not None
+        slope = torch.tensor([first[0] * ((i == 0) - w) for i, w in enumerate(first)], dtype=dtype)
+        assert torch.allclose(log_K.grad[0, 0], slope, rtol=1e-5)
+
+    def test_a_temperature_widens_the_kernel_of_far_elements(self) -> None:
+        """The Gaussian kernel to the power 1/T is that of bandwidth σ √T."""
+        sigma, temperature = 0.1, 1000.0
+        z = torch.tensor([[[0.0], [5.0], [11.0]]], dtype=torch.float64, requires_grad=True)
+        log_K = fn.log_rbf_kernel(z, torch.tensor(sigma, dtype=z.dtype))
+        assert same(log_K.exp(), torch.eye(3))
+        W = fn.row_normalize(log_K, temperature=temperature)
+        K = oracle.kernel_matrix(z[0].tolist(), sigma * temperature**0.5, oracle.rbf)
+        assert same(W, [oracle.normalized_rows(K)])
+        (gradient,) = torch.autograd.grad(W[0, 0, 1], z)
+        assert (gradient[0, :2].abs() > 1e-3).all()
+        assert torch.autograd.gradcheck(
+            lambda z: fn.row_normalize(fn.log_rbf_kernel(z, torch.tensor(sigma).double()), temperature=1e3), z
+        )
+
+    def test_elements_that_only_see_far_ones_compare_them(self) -> None:
+        """With itself left out, an element weighs its neighbours at 50 σ and 50.01 σ by exp(−0.5)."""
+        z = torch.tensor([[[0.0], [50.0], [-50.01]]], dtype=torch.float64, requires_grad=True)
+        log_K = fn.log_rbf_kernel(z, torch.tensor(1.0).double())
+        W = fn.row_normalize(log_K.masked_fill(torch.eye(3, dtype=torch.bool), -math.inf))
+        ratio = W[0, 0, 2] / W[0, 0, 1]
+        assert ratio.item() == pytest.approx(math.exp((50**2 - 50.01**2) / 2), rel=1e-9)
+        (gradient,) = torch.autograd.grad(W[0, 0, 1], z)
+        assert gradient[0, 1].abs() > 1
+
+    @every_kernel
+    def test_rows_and_gradients_are_finite_and_the_row_is_that_of_the_identity(
+        self, log_kernel: LogKernel, slow: oracle.Kernel
+    ) -> None:
+        """Laplace and Matérn kernels at 50 σ are small but not zero: rows are exact in single precision."""
+        z = torch.tensor([[[0.0, 0.0], [50.0, 0.0], [0.0, 60.0]]], requires_grad=True)
+        W = fn.row_normalize(log_kernel(z, torch.tensor(1.0)))
+        K = oracle.kernel_matrix(z[0].tolist(), 1.0, slow)
+        assert torch.allclose(W[0], torch.tensor(oracle.normalized_rows(K)), rtol=1e-3, atol=1e-30)
+        assert same(W.sum(-1), torch.ones(1, 3))
+        W[0, 0, 1].backward()
+        assert z.grad is not None
+        assert z.grad.isfinite().all()
 
 
 def test_sparsify_drops_and_renormalizes() -> None:
@@ -300,13 +397,19 @@ def test_center_moves_the_real_elements_to_mean_zero_and_leaves_gradients_alone(
 
 @every_kernel
 def test_kernels_say_so_when_something_is_no_number_and_reach_zero_without_one(
-    kernel: Callable[[Tensor, Tensor], Tensor], slow: oracle.Kernel
+    log_kernel: LogKernel, slow: oracle.Kernel
 ) -> None:
-    assert kernel(points(3), torch.tensor(math.nan)).isnan().any()
+    assert log_kernel(points(3), torch.tensor(math.nan)).isnan().any()
     z = torch.tensor([[[0.0], [math.nan], [1.0]]])
-    assert kernel(z, torch.tensor(1.0))[0, 0, 1].isnan()
-    far = kernel(torch.tensor([[[0.0], [1e10]]]), torch.tensor(1e-6))
-    assert (far[0, 0, 1] == 0).all()
+    assert log_kernel(z, torch.tensor(1.0))[0, 0, 1].isnan()
+    for sigma in (1e-6, 1e-12):  # for the second one, r² is beyond the largest number
+        z = torch.tensor([[[0.0], [1e10]]], requires_grad=True)
+        log_K = log_kernel(z, torch.tensor(sigma))
+        assert same(log_K.exp(), torch.eye(2))
+        W = fn.row_normalize(log_K)
+        assert same(W, torch.eye(2))
+        (W * torch.tensor([[1.0, 2.0], [3.0, 4.0]])).sum().backward()
+        assert same(z.grad, torch.zeros(1, 2, 1))
 
 
 def test_bandwidths_may_be_small_in_half_precision() -> None:
@@ -318,7 +421,7 @@ def test_bandwidths_may_be_small_in_half_precision() -> None:
 @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
 def test_absurd_temperatures_are_refused(normalize: Callable[..., Tensor], temperature: float) -> None:
     with pytest.raises(ValueError, match=f"temperature must be positive, got {temperature}"):
-        normalize(torch.ones(1, 2, 2), temperature=temperature)
+        normalize(torch.zeros(1, 2, 2), temperature=temperature)
 
 
 def test_median_distance_wants_numbers() -> None:
@@ -348,8 +451,28 @@ def test_a_weight_at_the_threshold_is_kept() -> None:
     assert torch.equal(fn.sparsify(W, 0.25), W)
 
 
-def test_a_kernel_value_of_zero_has_a_finite_gradient_at_any_temperature() -> None:
-    K = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]], requires_grad=True)
-    fn.row_normalize(K, temperature=2.0).square().sum().backward()
-    assert K.grad is not None
-    assert K.grad.isfinite().all()
+@pytest.mark.parametrize("normalize", [fn.row_normalize, fn.row_softmax])
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_a_kernel_value_of_zero_has_a_finite_gradient_at_any_temperature(
+    normalize: Callable[..., Tensor], temperature: float
+) -> None:
+    log_K = torch.tensor([[[0.0, -math.inf], [-math.inf, 0.0]]], requires_grad=True)
+    W = normalize(log_K, temperature=temperature)
+    weak = 0.0 if normalize is fn.row_normalize else 1 / (1 + math.exp(1 / temperature))
+    assert torch.allclose(W, torch.tensor([[[1 - weak, weak], [weak, 1 - weak]]]))
+    W.square().sum().backward()
+    assert log_K.grad is not None
+    assert log_K.grad.isfinite().all()
+
+
+def test_rows_to_one_divides_by_the_sum_and_keeps_zeros() -> None:
+    W = torch.rand(2, 4, 4, dtype=torch.float64)
+    W[1, 2] = 0
+    W.requires_grad_()
+    found = fn.rows_to_one(W)
+    assert same(found[0], oracle.normalized_rows(W[0].tolist()))
+    assert (found[1, 2] == 0).all()
+    assert same(found[1].sum(-1), [1.0, 1.0, 0.0, 1.0])
+    found.square().sum().backward()
+    assert W.grad is not None
+    assert W.grad.isfinite().all()

@@ -255,10 +255,9 @@ def row_softmax(
     tensor([[[0.7311, 0.2689], [0.2689, 0.7311]]])
     """
     _check_temperature(temperature)
-    K = log_K.exp()
-    return masked_softmax(
-        K if temperature == 1 else K / temperature, None if mask is None else pair_mask(mask)
-    )
+    pair = None if mask is None else pair_mask(mask)
+    K = (log_K if pair is None else log_K.masked_fill(~pair, 0)).exp()  # 0 · NaN is no gradient for padding
+    return masked_softmax(K if temperature == 1 else K / temperature, pair)
 
 
 def shares(K: Float[Tensor, "b n n"], mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n"]:
