@@ -30,6 +30,10 @@ LARGEST = 20_000
 """Elements of the largest set whose graph is written out."""
 NEAR_UNIFORM = 0.05
 """The contrast below which a graph is said to carry no relation."""
+NEAR_IDENTITY = 0.02
+"""Effective neighbours beside itself below which an element is said to hear itself alone."""
+LARGE_RATIO = 1000
+"""Ratio of weights beyond which the number of effective neighbours says more."""
 
 
 class NearUniformGraph(UserWarning):
@@ -217,13 +221,25 @@ class SetGraph:
     def contrast(self) -> float:
         """How differently an element hears others: the mean over i of (max − min) / mean of W_ij, j ≠ i.
 
-        It is 0 where each hears all others alike, as over a uniform graph, and where there are fewer than
-        two others. A softmax of a kernel within (0, 1] bounds max / min by e: two large clusters of one size
-        have at most 0.92, a pair of twins among many strangers nearly e − 1 = 1.72, and nothing has more.
+        It is 0 where all others have one weight, as in a uniform graph, and where there are fewer than two
+        others. The row-normalised kernel has no upper bound; softmax(K) of a kernel within (0, 1] bounds
+        max / min by e, so that nothing has more than e − 1 = 1.72.
         """
         most, least, mean = self._heard()
         heard = mean > 0
         return float(np.sum((most - least)[heard] / mean[heard]) / max(len(self), 1))
+
+    @cached_property
+    def effective_neighbours(self) -> float:
+        """Effective neighbours, exp of the mean row entropy of W: from 1 (the identity) to n (uniform).
+
+        >>> import torch
+        >>> from setwise.nn.models import DMPS
+        >>> SetGraph.of(DMPS.build(3, 1, graph="uniform"), torch.randn(4, 3)).effective_neighbours
+        4.0
+        """
+        weights = self.weights[self.weights > 0].astype(np.float64)
+        return round(float(np.exp(-np.sum(weights * np.log(weights)) / max(len(self), 1))), 6)
 
     @property
     def near_uniform(self) -> bool:
@@ -248,10 +264,16 @@ class SetGraph:
                 "no relation between these elements, and the model decides by the elements one by one."
                 + self._why()
             )
+        near = self.effective_neighbours
+        if near < 1 + NEAR_IDENTITY:
+            return (
+                f"The graph of {n} elements is near the identity: an element's weight for itself is "
+                f"{np.diagonal(self.weights).mean():.3g} on average, and the model decides by the elements "
+                "one by one."
+            )
         hears = times.format(f"{ratio:.3g}")
-        if np.isinf(ratio):
-            others = np.sum(self.weights > 0, where=_others(n)) / n
-            hears = f"an element hears {others:.1f} of {n - 1} others"
+        if ratio > LARGE_RATIO:
+            hears = f"each draws on {near:.1f} of them, itself included"
         sizes = sorted(np.bincount(self.clusters()).tolist(), reverse=True)
         found = "one cluster" if len(sizes) == 1 else f"{len(sizes)} clusters, the largest of {sizes[0]}"
         return f"The graph relates {n} elements: {hears}. At a similarity of 0.5 it has {found}."

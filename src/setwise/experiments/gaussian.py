@@ -7,7 +7,7 @@ a 64 / 128 deep kernel, max pooling, FL(32, 1).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
@@ -52,6 +52,8 @@ class Gaussian(Experiment):
     COLUMNS: ClassVar[Mapping[str, str]] = {
         "bayes_accuracy": "Bayes limit",
         "kernel_contrast": "Kernel contrast",
+        "kernel_contrast_untrained": "Untrained",
+        "kernel_contrast_rbf": "Plain RBF",
     }
 
     def __post_init__(self) -> None:
@@ -109,7 +111,11 @@ class Gaussian(Experiment):
         scores: dict[str, Any] = dict(sw.Binary().score(out, y))
         scores["bayes_accuracy"] = sw.Binary().score(best, y)["accuracy"]
         if isinstance(model, sw.DMPS) and isinstance(model.graph, sw.LatentGraph):
-            scores |= _mean_kernels(model.encoder, model.graph, batches)
+            scores |= _kernel_scores(_mean_kernels(_deep_kernel(model), batches))
+            untrained = self.model("v-dmps", seed)
+            for name, kernel in (("untrained", _deep_kernel(untrained)), ("rbf", _plain_kernel(batches))):
+                other = _kernel_scores(_mean_kernels(kernel, batches))
+                scores[f"kernel_contrast_{name}"] = other["kernel_contrast"]
         return scores
 
     @property
@@ -159,19 +165,41 @@ def _drawn(i: int, x: Tensor, y: int) -> ShownSet:
     )
 
 
-def _mean_kernels(encoder: nn.Module, graph: sw.LatentGraph, batches: Sequence[Batch]) -> dict[str, Any]:
-    """The mean kernel matrix of each class, and how far the correlated pair stands out of the rest."""
+def _deep_kernel(model: sw.DMPS) -> Callable[[Tensor], Tensor]:
+    """The learned kernel matrix as a function of raw sets."""
+    graph = model.graph
+    assert isinstance(graph, sw.LatentGraph)
+    return lambda x: graph.similarity(model.encoder(x.to(graph.log_sigma)))
+
+
+def _plain_kernel(batches: Sequence[Batch]) -> Callable[[Tensor], Tensor]:
+    """A Gaussian kernel of the raw numbers, σ at their median distance: what no learning gives."""
+    from setwise.functional import median_distance
+
+    sigma = median_distance(batches[0][0].elements)
+    return lambda x: sw.rbf_kernel(x, sigma)
+
+
+def _mean_kernels(kernel: Callable[[Tensor], Tensor], batches: Sequence[Batch]) -> Tensor:
+    """The mean kernel matrix of each class, N(0, I) first."""
     import torch
 
-    from setwise.data.gaussian import PAIR, SIZE
-    from setwise.train import matched
+    from setwise.data.gaussian import SIZE
 
     sums = torch.zeros(2, SIZE, SIZE, dtype=torch.double)
     with torch.no_grad():
-        for pair in batches:
-            batch, y = matched(pair, encoder)
-            sums.index_add_(0, y.cpu(), graph.similarity(encoder(batch.x)).double().cpu())
-    independent, correlated = sums / sum((y == 1).sum() for _, y in batches)
+        for batch, y in batches:
+            sums.index_add_(0, y, kernel(batch.elements).double().cpu())
+    return sums / sum((y == 1).sum() for _, y in batches)
+
+
+def _kernel_scores(means: Tensor) -> dict[str, Any]:
+    """The mean kernels, and how far the correlated pair stands out of the rest in each."""
+    import torch
+
+    from setwise.data.gaussian import PAIR, SIZE
+
+    independent, correlated = means
     rest = ~torch.eye(SIZE, dtype=torch.bool)
     rest[PAIR] = rest[PAIR[::-1]] = False
     return {

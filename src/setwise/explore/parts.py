@@ -168,18 +168,31 @@ def likeliest(probabilities: Sequence[float], classes: Sequence[str]) -> tuple[t
     return tuple(sorted(pairs, key=lambda pair: -pair[1])[:LIKELIEST])
 
 
+HEALTH = {
+    "effective_neighbours": "effective neighbours",
+    "saturated": "saturated share of the embedding",
+    "sigma": "bandwidth σ",
+    "gamma": "diffusion coefficient γ",
+}
+"""Panels of the measurements of a learned graph."""
+
+
 def curves(metrics: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[Curve, ...]:
-    """How loss, scores and learning rate went; no single points, no constant rate, nothing twice.
+    """Loss, scores, learning rate and health of the graph over training.
+
+    Curves of a single point, constant settings and duplicates are left out.
 
     Args:
         metrics: the entries of each training, with their steps; the name of a single one is empty.
     """
     found: dict[tuple[str, tuple[tuple[float, float], ...]], Curve] = {}
     for training, entries in metrics.items():
-        for key in dict.fromkeys(key for entry in entries for key in entry if key != "step"):
+        for key in dict.fromkeys(
+            key for entry in entries for key in entry if key not in ("step", "evenness")
+        ):
             points = tuple((float(e["step"]), float(e[key])) for e in entries if key in e)
             constant = len({value for _, value in points}) == 1
-            if len(points) > 1 and not (key == "lr" and constant):
+            if len(points) > 1 and not (key in ("lr", "gamma") and constant):
                 panel, name = _place(key, training)
                 found.setdefault((panel, points), Curve(panel, name, points))
     return tuple(found.values())
@@ -189,6 +202,8 @@ def _place(key: str, training: str) -> tuple[str, str]:
     """The panel and the name of a metric's curve."""
     if key == "lr":
         return "learning rate", "learning rate"
+    if key in HEALTH:
+        return HEALTH[key], training or HEALTH[key]
     score = key.removeprefix("validation_").replace("_", " ")
     panel = "accuracy" if score.startswith("accuracy") else score
     words = ("validation" if key.startswith("validation_") else "training", score[len(panel) :], training)
