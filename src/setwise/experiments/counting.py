@@ -43,6 +43,8 @@ class Counting(Experiment):
     """Characters in the pool of a batch, ten drawings each."""
     distortion: float = 0.0
     """How much to distort training drawings at random; the paper does not."""
+    rotation: bool = False
+    """Turn each character of a pool by 0, 90, 180 or 270° at random: new characters; the paper does not."""
     test_sets: int = 10_000
     """Sets to test on."""
     training: Training = field(
@@ -102,6 +104,8 @@ class Counting(Experiment):
         for name, least in (("sets", 1), ("pool_characters", 10), ("test_sets", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.rotation and self.batch != "pool":
+            raise ValueError(f"rotation turns the characters of a pool, got batch={self.batch!r}")
         if not 0 <= self.distortion <= 1:
             raise ValueError(f"distortion must lie between 0 and 1, got {self.distortion}")
         for name, choices in (("split", ("image", "character")), ("batch", ("pool", "fresh"))):
@@ -134,6 +138,8 @@ class Counting(Experiment):
                 batch, y = part.batch(self.sets, generator)
             else:
                 batch, y = part.pool_batch(self.sets, generator, characters=self.pool_characters)
+            if self.rotation:
+                batch = _rotated(batch, generator, self.pool_characters)
             return _distorted(batch, generator, self.distortion) if self.distortion else batch, y
 
         return batch
@@ -192,6 +198,18 @@ class Counting(Experiment):
         from setwise.data.characters import CharacterSets
 
         return CharacterSets(_characters(), getattr(_split(self.split), name))
+
+
+def _rotated(batch: sw.SetBatch, generator: Generator, characters: int) -> sw.SetBatch:
+    """The batch with all drawings of a character turned alike, by 0, 90, 180 or 270 degrees."""
+    import torch
+
+    assert isinstance(batch.x, sw.Shared)
+    values = batch.x.values.unflatten(0, (characters, -1))
+    turns = torch.randint(4, (characters,), generator=generator)
+    for turn in range(1, 4):
+        values[turns == turn] = values[turns == turn].rot90(turn, (-2, -1))
+    return sw.SetBatch(sw.Shared(values.flatten(0, 1), batch.x.index), batch.mask)
 
 
 def _distorted(batch: sw.SetBatch, generator: Generator, strength: float) -> sw.SetBatch:

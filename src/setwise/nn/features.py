@@ -217,8 +217,9 @@ class RandomFeatureGraph(LatentGraph):
         features: columns of Φ, an even number.
         seed: of the random frequencies.
 
-    >>> dense, linear, x = LatentGraph(3), RandomFeatureGraph(3, features=1024), torch.randn(2, 50, 3)
+    >>> dense, linear = LatentGraph(3, sigma=6.0), RandomFeatureGraph(3, features=1024)  # a wide kernel
     >>> _ = linear.load_state_dict(dense.state_dict())
+    >>> x = torch.randn(2, 50, 3)
     >>> torch.allclose(linear(x) @ x, dense(x) @ x, atol=0.05)
     True
     """
