@@ -69,17 +69,22 @@ def test_a_repeated_element_changes_nothing_where_k_is_zero_or_one(normalize: ob
 def test_the_count_starts_at_the_effective_number() -> None:
     built = model()
     nn.init.zeros_(built.head.linear.weight)
+    nn.init.zeros_(built.head.linear.bias)
     assert built(repeated(3)).exp().item() == pytest.approx(4)
 
 
-def test_the_forward_pass_is_the_formula() -> None:
-    built = model()
-    built.graph.log_sigma.data.fill_(0.0)
+@pytest.mark.parametrize("normalize", [None, sw.row_softmax], ids=["default", "softmax"])
+def test_the_forward_pass_is_the_formula(normalize: object) -> None:
+    changes = {} if normalize is None else {"normalize": normalize}
+    built = model(graph=sw.LatentGraph(8, (8, 8), activation="tanh", **changes))
     x = torch.randn(3, 5, 2).double()
     features = built.encoder(x)
+    built.graph.initialize_bandwidth(features)
     K = built.graph.similarity(features)
+    assert K.min() < 0.5
     share = 1 / K.sum(-1)
-    W = K.exp() / K.exp().sum(-1, keepdim=True)
+    F = K if normalize is None else K.exp()
+    W = F / F.sum(-1, keepdim=True)
     for block in built.blocks:
         features = block(features, W)
     for i in range(3):

@@ -16,9 +16,10 @@ from tests.cases import DIM, padded
 
 
 def exact_and_linear(**changes: object) -> tuple[sw.LatentGraph, sw.RandomFeatureGraph]:
+    """With a bandwidth of about the median distance between embedded elements that are standard normal."""
     torch.manual_seed(1)
-    normalize = changes.get("normalize", sw.row_softmax)
-    exact = sw.LatentGraph(DIM, (16, 8), activation="tanh", sigma=1.5, normalize=normalize)
+    normalize = changes.get("normalize", sw.row_normalize)
+    exact = sw.LatentGraph(DIM, (16, 8), activation="tanh", sigma=0.8, normalize=normalize)
     linear = sw.RandomFeatureGraph(DIM, (16, 8), activation="tanh", **changes)
     linear.load_state_dict(exact.state_dict())
     return exact, linear
@@ -31,10 +32,10 @@ def error(found: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize(
     ("normalize", "limit"),
     [
-        (sw.row_softmax, 0.005),
-        (partial(sw.row_softmax, temperature=0.5), 0.01),
-        (sw.row_normalize, 0.03),
-        (partial(sw.row_normalize, temperature=2.0), 0.015),
+        (sw.row_softmax, 0.001),
+        (partial(sw.row_softmax, temperature=0.5), 0.003),
+        (sw.row_normalize, 0.004),
+        (partial(sw.row_normalize, temperature=2.0), 0.0015),
     ],
     ids=["softmax", "cold", "normalize", "warm"],
 )
@@ -47,6 +48,8 @@ def test_the_error_falls_with_the_root_of_the_number_of_features(normalize: obje
             exact, linear = exact_and_linear(normalize=normalize, features=features, seed=seed)
             found.append(error(linear(x) @ y, exact(x) @ y))
         errors[features] = sum(found) / len(found)
+    W = exact(x)
+    assert (W.amax(-1) / W.amin(-1)).median() > 2  # a uniform graph would be no test
     assert errors[1024] < limit
     assert 2.2 < errors[64] / errors[1024] < 8  # 4, but for chance
 
@@ -71,10 +74,25 @@ def test_the_kernel_is_right_on_average(normalize: object) -> None:
 
 def test_equal_elements_weigh_e_times_what_far_ones_do() -> None:
     x = torch.cat([torch.zeros(1, 3, DIM), torch.full((1, 3, DIM), 10.0)], dim=1)
-    graph = sw.RandomFeatureGraph(DIM, sigma=0.1, features=4096)
+    graph = sw.RandomFeatureGraph(DIM, sigma=0.1, features=4096, normalize=sw.row_softmax)
     W = graph(x).to_dense()[0]
     assert torch.allclose(W[0, 0] / W[0, 5], torch.tensor(math.e), rtol=0.1)
     assert torch.allclose(W[0, 0], W[0, 1])
+
+
+def test_rows_of_the_kernel_divided_by_their_sums_are_right_for_a_wide_kernel() -> None:
+    """The default, with a bandwidth of two to three median distances, by how it departs from uniform."""
+    x = torch.randn(1, 40, DIM)
+    for factor in (2.0, 3.0):
+        exact, linear = exact_and_linear(features=4096)
+        exact.initialize_bandwidth(x)
+        with torch.no_grad():
+            exact.log_sigma += math.log(factor)
+        linear.load_state_dict(exact.state_dict())
+        W = exact(x)
+        assert linear.normalize is sw.row_normalize
+        assert W.max() > 1.15 * W.min()
+        assert error(linear(x).to_dense() - 1 / 40, W - 1 / 40) < 0.06
 
 
 @pytest.mark.parametrize("temperature", [0.2, 0.5, 1.0, 4.0])
@@ -191,15 +209,16 @@ def test_auto_takes_what_suits_the_size() -> None:
     assert sw.AutoGraph(DIM, memory=matrix * 0.999).choice(1, 100) == "streamed"
 
 
-def test_auto_gives_what_the_graph_that_it_takes_would_give() -> None:
+@pytest.mark.parametrize("normalize", [sw.row_softmax, sw.row_normalize])
+def test_auto_gives_what_the_graph_that_it_takes_would_give(normalize: object) -> None:
     x, mask = padded([6, 4])
-    exact, linear = exact_and_linear()
+    exact, linear = exact_and_linear(normalize=normalize)
     for took, limits in {
         "dense": {},
         "streamed": {"memory": 0.0},
         "linear": {"exact_up_to": 5},
     }.items():
-        graph = sw.AutoGraph(DIM, (16, 8), activation="tanh", **limits)
+        graph = sw.AutoGraph(DIM, (16, 8), activation="tanh", normalize=normalize, **limits)
         graph.load_state_dict(exact.state_dict())
         assert graph.took is None
         found = graph(x, mask) @ x
@@ -238,6 +257,7 @@ def test_auto_refuses_in_one_sentence(arguments: dict[str, object], message: str
 
 
 def test_a_bag_of_many_trains_by_itself() -> None:
+    """With random features of the default, the kernel divided by its row sums."""
     model = sw.DMPS.build(8, 2, dim=8, hidden=(8,), graph="auto")
     x = torch.randn(1, 70_000, 8)
     model.initialize_bandwidth(x)
@@ -306,8 +326,9 @@ def test_padding_does_not_matter_to_a_narrow_kernel(sigma: float) -> None:
     assert torch.allclose(graph(wide, mask).to_dense()[:, :4, :4], graph(x).to_dense(), atol=1e-5)
 
 
-def test_second_derivatives_are_right() -> None:
-    _, graph = exact_and_linear(features=16)
+@pytest.mark.parametrize("normalize", [sw.row_softmax, sw.row_normalize])
+def test_second_derivatives_are_right(normalize: object) -> None:
+    _, graph = exact_and_linear(features=16, normalize=normalize)
     graph.double()
     x = torch.randn(1, 4, DIM, dtype=torch.float64, requires_grad=True)
     gamma = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)

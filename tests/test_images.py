@@ -12,7 +12,9 @@ from torch.nn.functional import conv2d, max_pool2d
 
 import setwise as sw
 from setwise.nn import convpool
+from setwise.nn import images as nn_images
 from setwise.nn.convpool import conv_pool
+from setwise.nn.images import InkConvPool, distinct_patches, placed_rows
 
 
 @pytest.fixture(autouse=True)
@@ -97,35 +99,6 @@ def test_mistakes() -> None:
         sw.ConvPool(1, 0)
     with pytest.raises(ValueError, match=r"at least 4 × 4 pixels, got \[2, 1, 3, 9\]"):
         sw.ConvPool(1, 3)(torch.zeros(2, 1, 3, 9))
-
-
-def test_shared_elements_are_encoded_once_and_alike() -> None:
-    seen = []
-
-    class Spy(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            seen.append(len(x))
-            return x.flatten(1).cumsum(1)
-
-    encoder = sw.ElementEncoder(Spy())
-    values, index = torch.randn(4, 1, 2, 2), torch.tensor([[0, 3, 1], [3, 3, 2], [0, 0, 0]])
-    mask = torch.tensor([[True, True, True], [True, True, False], [False, False, False]])
-    shared = encoder(sw.Shared(values, index), mask)
-    assert seen == [4]
-    assert torch.equal(shared, encoder(values[index], mask))
-    assert torch.equal(encoder(sw.Shared(values, index)), encoder(values[index]))
-
-
-def test_models_take_shared_elements() -> None:
-    values, index = torch.randn(4, 3), torch.tensor([[0, 3, 1], [3, 2, 2]])
-    mask = torch.tensor([[True, True, True], [True, True, False]])
-    x = sw.Shared(values, index)
-    for build in (sw.DMPS.build, sw.DistinctDMPS.build, sw.DeepSets.build, sw.SetTransformer.build):
-        model = build(3, 2, dim=8, pool="sum")
-        assert torch.allclose(model(x, mask), model(values[index], mask), atol=1e-6)
-    model = sw.DMPS.build(3, 1, dim=8).initialize_bandwidth(x, mask)
-    assert torch.allclose(model.latent_graph(x, mask), model.latent_graph(values[index], mask))
-    assert torch.allclose(model.dirichlet_energies(x, mask), model.dirichlet_energies(values[index], mask))
 
 
 def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -264,3 +237,188 @@ assert torch.allclose(a, b, atol=1e-4)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("side", [2, 3, 4])
+@pytest.mark.parametrize("size", [(4, 4), (5, 7), (9, 12)])
+def test_distinct_patches_are_those_of_a_plain_loop(side: int, size: tuple[int, int]) -> None:
+    x = drawing(3, *size)
+    patches, row = distinct_patches(x, side)
+    assert row.shape == (3, (size[0] - side) // 2 + 1, (size[1] - side) // 2 + 1)
+    seen = {tuple([False] * side * side)}
+    for m in range(3):
+        for i, line in enumerate(row[m]):
+            for j, number in enumerate(line):
+                patch = x[m, 0, 2 * i : 2 * i + side, 2 * j : 2 * j + side]
+                assert torch.equal(patches[number, 0], patch)
+                seen.add(tuple(patch.flatten().tolist()))
+    assert not patches[0].any()
+    assert len(patches) == len(seen) == len({tuple(p.flatten().tolist()) for p in patches})
+    assert patches.dtype == torch.bool
+
+
+@pytest.mark.parametrize("blank", [True, False])
+def test_distinct_patches_of_images_of_one_colour(blank: bool) -> None:
+    """The blank patch comes first even where no patch is blank."""
+    patches, row = distinct_patches(torch.full((2, 1, 8, 8), not blank), 4)
+    assert len(patches) == (1 if blank else 2)
+    assert not patches[0].any()
+    assert patches[1:].all()
+    assert (row == (0 if blank else 1)).all()
+
+
+def test_rows_are_placed_as_channels() -> None:
+    table, row = torch.randn(5, 3), torch.randint(5, (2, 4, 6))
+    found = placed_rows(table, row)
+    assert found.shape == (2, 3, 4, 6)
+    assert all(
+        torch.equal(found[m, :, i, j], table[row[m, i, j]])
+        for m in range(2)
+        for i in range(4)
+        for j in range(6)
+    )
+    assert placed_rows(table, row[:0]).shape == (0, 3, 4, 6)
+
+
+class TestInk:
+    @staticmethod
+    def layers(channels: int = 6, kernels: tuple[int, int] = (3, 3)) -> InkConvPool:
+        """In double precision, with biases that show where a window is blank."""
+        first = sw.ConvPool(1, channels, kernel=kernels[0])
+        second = sw.ConvPool(channels, 5, kernel=kernels[1])
+        for layer in (first, second):
+            nn.init.normal_(layer.convolution.bias, std=0.3)
+        return InkConvPool(first, second).double()
+
+    @staticmethod
+    def images(kind: str, height: int = 23, width: int = 30) -> Tensor:
+        blank = torch.zeros(4, 1, height, width, dtype=torch.bool)
+        if kind == "blank":
+            return blank
+        if kind == "full":
+            return ~blank
+        if kind == "noise":
+            return drawing(4, height, width)
+        if kind == "corner":  # one pixel that only the first output sees, one that no output sees
+            blank[0, 0, 0, 0] = blank[1, 0, -1, -1] = True
+            return blank
+        blank[0, 0, 3 : height - 4, width // 2] = True  # a stroke, a blank image, a full one, some noise
+        blank[2] = True
+        blank[3] = drawing(1, height, width)[0]
+        return blank
+
+    @staticmethod
+    def outcome(network: InkConvPool, x: Tensor, plain: bool) -> list[Tensor]:
+        """The output and the gradients of a function of it to all parameters."""
+        network.zero_grad()
+        out = network.second(network.first(x)) if plain else network(x)
+        (out * torch.linspace(-1, 2, out.numel()).to(out).view_as(out)).square().sum().backward()
+        return [out.detach(), *(p.grad.clone() for p in network.parameters())]
+
+    @pytest.mark.parametrize("kind", ["blank", "full", "noise", "corner", "mixed"])
+    @pytest.mark.parametrize("kernels", [(3, 3), (2, 3), (3, 4), (1, 2), (2, 1)])
+    @pytest.mark.parametrize("size", [(23, 30), (12, 13), (13, 12)])
+    def test_it_is_the_second_layer_after_the_first(
+        self, kind: str, kernels: tuple[int, int], size: tuple[int, int]
+    ) -> None:
+        network, x = self.layers(kernels=kernels), self.images(kind, *size)
+        found, expected = (self.outcome(network, x, plain) for plain in (False, True))
+        grey = self.outcome(network, x.double(), plain=True)
+        for a, b, c in zip(found, expected, grey, strict=True):
+            assert a.shape == b.shape
+            assert torch.allclose(a, b, rtol=1e-9, atol=1e-10)
+            assert torch.allclose(a, c, rtol=1e-9, atol=1e-10)
+        assert found[0].abs().max() > 0
+        assert len(found) == 5
+
+    @pytest.mark.parametrize("kind", ["blank", "mixed"])
+    def test_gradcheck(self, kind: str) -> None:
+        network = self.layers(2)
+        x = self.images(kind, 12, 12)
+        assert torch.autograd.gradcheck(lambda *_: network(x), tuple(network.parameters()))
+
+    def test_images_of_other_types_go_through_the_layers(self) -> None:
+        network = self.layers().float()
+        grey = torch.rand(3, 1, 23, 30)
+        assert torch.equal(network(grey), network.second(network.first(grey)))
+        bytes_ = (255 * grey).to(torch.uint8)
+        assert torch.equal(network(bytes_), network.second(network.first(bytes_)))
+        x = grey < 0.3
+        assert torch.allclose(network(x), network(x.float()), atol=1e-5)
+        assert network(x).dtype == torch.float32
+
+    @pytest.mark.parametrize("dtype", [torch.bool, torch.float64])
+    def test_no_images(self, dtype: torch.dtype) -> None:
+        """As where all elements of a batch are padding."""
+        network = self.layers()
+        out = network(torch.zeros(0, 1, 23, 30, dtype=dtype))
+        assert out.shape == (0, 5, 4, 6)
+        out.sum().backward()
+        assert all(p.grad is not None and (p.grad == 0).all() for p in network.parameters())
+        encoder = sw.ElementEncoder(nn.Sequential(network, nn.Flatten()))
+        features = encoder(torch.zeros(2, 3, 1, 23, 30, dtype=dtype), torch.zeros(2, 3, dtype=torch.bool))
+        assert torch.equal(features, torch.zeros(2, 3, 120).double())
+        assert sw.ConvPool(1, 3)(torch.zeros(0, 1, 9, 9, dtype=torch.bool)).shape == (0, 3, 3, 3)
+
+    def test_a_layer_without_a_bias(self) -> None:
+        network, x = self.layers(), self.images("mixed")
+        network.second.convolution.bias = None
+        assert torch.allclose(network(x), network.second(network.first(x)))
+        network = self.layers()
+        network.first.convolution.bias = None
+        assert torch.allclose(network(x), network.second(network.first(x)))
+
+    def test_the_parameters_are_those_of_the_layers(self) -> None:
+        network, x = self.layers(), self.images("mixed")
+        assert {name.split(".")[0] for name in network.state_dict()} == {"first", "second"}
+        for other in (copy.deepcopy(network), pickle.loads(pickle.dumps(network))):
+            assert torch.equal(other(x), network(x))
+        a, b = (sw.initialize(self.layers(), sw.generator("weights", 0)) for _ in range(2))
+        assert torch.equal(a(x), b(x))
+
+    def test_bfloat16_autocast_trains(self) -> None:
+        network, x = self.layers().float(), self.images("mixed")
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = network(x)
+        assert torch.allclose(out.float(), network(x), atol=0.1)
+        out.float().sum().backward()
+        assert all(p.grad.isfinite().all() for p in network.parameters())
+
+    def test_only_windows_with_ink_are_computed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The rows of the matrix product: windows that touch the stroke, and a blank one."""
+        network, rows, windows = self.layers(), [], nn_images._windows
+
+        def counted(row: Tensor, side: int) -> tuple[Tensor, Tensor]:
+            found = windows(row, side)
+            rows.append(len(found[1]))
+            return found
+
+        monkeypatch.setattr(nn_images, "_windows", counted)
+        x = torch.zeros(10, 1, 105, 105, dtype=torch.bool)
+        network(x)
+        x[3, 0, 50, 50] = True
+        network(x)
+        assert rows[0] == 1
+        assert 1 < rows[1] <= 1 + 3 * 3
+
+    @pytest.mark.usefixtures("unchecked")
+    def test_mistakes(self) -> None:
+        with pytest.raises(ValueError, match="must have no norm, got one with norm=True"):
+            InkConvPool(sw.ConvPool(1, 4, norm=True), sw.ConvPool(4, 4))
+        with pytest.raises(ValueError, match="must have no norm, got one with norm=True"):
+            InkConvPool(sw.ConvPool(1, 4), sw.ConvPool(4, 4, norm=True))
+        with pytest.raises(ValueError, match=r"one channel with a kernel .*, got 3 channels and side 3"):
+            InkConvPool(sw.ConvPool(3, 4), sw.ConvPool(4, 4))
+        with pytest.raises(ValueError, match=r"one channel with a kernel .*, got 1 channels and side 4"):
+            InkConvPool(sw.ConvPool(1, 4, kernel=4), sw.ConvPool(4, 4))
+        with pytest.raises(ValueError, match="second must read the 4 channels of first, got 5"):
+            InkConvPool(sw.ConvPool(1, 4), sw.ConvPool(5, 4))
+        network = self.layers()
+        for dtype in (torch.bool, torch.float64):
+            with pytest.raises(ValueError, match=r"at least 4 × 4 pixels, got \[1, 6, 3, 10\]"):
+                network(torch.zeros(1, 1, 9, 23, dtype=dtype))
+            with pytest.raises(ValueError, match=r"at least 4 × 4 pixels, got \[1, 23, 23\]"):
+                network(torch.zeros(1, 23, 23, dtype=dtype))
+            assert network(torch.zeros(1, 1, 10, 10, dtype=dtype)).shape == (1, 5, 1, 1)
+            with pytest.raises(RuntimeError, match=r"expected input.* to have 1 channels, but got 2"):
+                network(torch.zeros(1, 2, 23, 23, dtype=dtype))

@@ -1,6 +1,7 @@
 """Layers and models: what they compute, how they start, what they refuse."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -8,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import setwise as sw
+from setwise.functional import rows_to_one
+from setwise.nn.dense import NearIdentity
 from tests import oracle
 from tests.cases import padded
 
@@ -16,20 +19,28 @@ def weights(layer: sw.Dense) -> tuple[list[list[float]], list[float]]:
     return layer.linear.weight.tolist(), layer.linear.bias.tolist()
 
 
-def randomize_biases(model: nn.Module) -> None:
+def randomize(model: nn.Module) -> None:
+    """Weights and biases of order one, so that kernels and messages differ from element to element."""
     for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
+        if name.endswith(("weight", "bias")):
             nn.init.normal_(parameter)
+
+
+latent = partial(sw.LatentGraph, 3, (4, 5), activation="tanh")
 
 
 @pytest.mark.parametrize("block", ["message-passing", "denoising", "residual"])
 @pytest.mark.parametrize("pool", ["sum", "mean", "max"])
-def test_a_whole_model_matches_plain_loops(block: str, pool: str) -> None:
+@pytest.mark.parametrize("normalize", [None, sw.row_softmax], ids=["default", "softmax"])
+def test_a_whole_model_matches_plain_loops(
+    block: str, pool: str, normalize: Callable[..., Tensor] | None
+) -> None:
     model = sw.DMPS.build(
         2, 2, dim=3, hidden=(4, 5), depth=2, block=block, pool=pool, activation="tanh",
         gamma=sw.Gamma(0.3) if block == "denoising" else None,
+        graph="latent" if normalize is None else latent(normalize=normalize),
     ).double()  # fmt: skip
-    randomize_biases(model)
+    randomize(model)
     with torch.no_grad():
         model.graph.log_sigma.fill_(math.log(0.7))
     raw = torch.randn(1, 4, 2, dtype=torch.float64)
@@ -38,7 +49,9 @@ def test_a_whole_model_matches_plain_loops(block: str, pool: str) -> None:
     z: oracle.Matrix = x
     for layer in model.graph.embed.layers:
         z = oracle.dense(z, *weights(layer), math.tanh)
-    W = oracle.softmax_rows(oracle.kernel_matrix(z, 0.7, oracle.rbf))
+    K = oracle.kernel_matrix(z, 0.7, oracle.rbf)
+    W = oracle.normalized_rows(K) if normalize is None else oracle.softmax_rows(K)
+    assert max(K[0]) - min(K[0]) > 0.1
     energies = [oracle.energy(x, W)]
     for step in model.blocks:
         messages = oracle.messages(W, x)
@@ -221,25 +234,116 @@ class TestBandwidth:
 
 
 def test_similarity_is_the_kernel_and_zero_at_padding() -> None:
-    graph, (x, mask) = sw.LatentGraph(4), padded([4, 2])
+    graph, (x, mask) = sw.LatentGraph(4, sigma=0.2), padded([4, 2])
     K = graph.similarity(x, mask)
     assert (K[1, 2:] == 0).all()
     assert (K[1, :, 2:] == 0).all()
+    assert K[0].min() < 0.7
     assert torch.allclose(K[1, :2, :2], graph.similarity(x[1:, :2])[0], atol=1e-6)
-    assert torch.allclose(sw.row_softmax(K, mask), graph(x, mask))
+    assert torch.allclose(rows_to_one(K), graph(x, mask), atol=1e-6)
+    assert torch.allclose(graph.log_kernel(x, mask).exp()[0], K[0])
+    assert torch.allclose(
+        graph.log_kernel(x, mask)[0], sw.log_rbf_kernel(graph.embedded(x)[:1], graph.sigma)[0], atol=1e-4
+    )
+    printed = sw.LatentGraph(4, sigma=0.2, normalize=sw.row_softmax)
+    printed.load_state_dict(graph.state_dict())
+    expected = K.exp().masked_fill(K == 0, 0)
+    assert torch.allclose(rows_to_one(expected), printed(x, mask), atol=1e-6)
 
 
-@pytest.mark.parametrize(("activation", "gain"), [("tanh", 5 / 3), ("relu", 2**0.5), ("identity", 1.0)])
-def test_layers_start_variance_preserving(activation: str, gain: float) -> None:
-    layer = sw.Dense(400, 600, activation=activation)
-    assert math.isclose(layer.linear.weight.std().item(), gain * (2 / 1000) ** 0.5, rel_tol=0.02)
-    assert (layer.linear.bias == 0).all()
+LEARNED = [
+    sw.LatentGraph, sw.StreamedGraph, sw.RandomFeatureGraph, sw.AutoGraph, partial(sw.NeighbourGraph, k=2),
+]  # fmt: skip
 
 
-def test_a_deep_tanh_network_does_not_fade() -> None:
-    x = torch.randn(1, 200, 64)
-    deep = sw.MLP(64, *[64] * 8, activation="tanh")
-    assert deep(x).std() > 0.4
+@pytest.mark.parametrize("build", LEARNED)
+def test_learned_graphs_divide_the_kernel_by_its_row_sums_unless_given_another_rule(
+    build: Callable[..., sw.LatentGraph],
+) -> None:
+    assert build(3).normalize is sw.row_normalize
+    assert build(3, normalize=sw.row_softmax).normalize is sw.row_softmax
+    for name in ("latent", "streamed", "linear", "auto"):
+        assert sw.DMPS.build(3, 1, graph=name).graph.normalize is sw.row_normalize
+
+
+class TestStart:
+    """Dense layers start as those of torch, uniformly within ±1/√in; blocks that replace add the identity."""
+
+    @pytest.mark.parametrize("activation", ["tanh", "relu", "gelu", "sigmoid", "identity"])
+    def test_weights_and_biases_fill_the_interval_of_torch(self, activation: str) -> None:
+        layer, bound = sw.Dense(400, 600, activation=activation), 400**-0.5
+        for parameter in (layer.linear.weight, layer.linear.bias):
+            assert parameter.abs().max() <= bound
+            assert parameter.abs().max() > 0.99 * bound
+            assert math.isclose(parameter.std().item(), bound / 3**0.5, rel_tol=0.05)
+            assert parameter.mean().abs() < 0.1 * bound
+
+    def test_the_law_is_that_of_a_linear_layer(self) -> None:
+        torch.manual_seed(3)
+        plain = nn.Linear(50, 7)
+        torch.manual_seed(3)
+        expected = [torch.empty_like(p).uniform_(-(50**-0.5), 50**-0.5) for p in plain.parameters()]
+        ours = sw.initialize(sw.Dense(50, 7), torch.Generator().manual_seed(3))
+        assert [torch.allclose(p, q) for p, q in zip(plain.parameters(), expected, strict=True)] == [True] * 2
+        assert all(torch.equal(p, q) for p, q in zip(ours.parameters(), expected, strict=True))
+
+    def test_near_identity_is_a_dense_layer_and_the_identity(self) -> None:
+        dense, near = (
+            sw.initialize(layer, torch.Generator().manual_seed(5))
+            for layer in (sw.Dense(40, 40, activation="tanh"), NearIdentity(40, activation="tanh"))
+        )
+        assert torch.equal(near.linear.weight, dense.linear.weight + torch.eye(40))
+        assert torch.equal(near.linear.bias, dense.linear.bias)
+        x = torch.randn(2, 3, 40)
+        expected = (x + dense.linear(x)).tanh()
+        assert torch.allclose(near(x), expected, atol=1e-5)
+        assert near.linear.weight.requires_grad
+        assert near.linear.weight.is_leaf
+
+    def test_near_identity_starts_anew_without_adding_up(self) -> None:
+        layer = NearIdentity(40)
+        for seed in (5, 6, 5):
+            sw.initialize(layer, torch.Generator().manual_seed(seed))
+            assert (layer.linear.weight - torch.eye(40)).abs().max() <= 40**-0.5
+        again = sw.initialize(NearIdentity(40), torch.Generator().manual_seed(5))
+        assert torch.equal(again.linear.weight, layer.linear.weight)
+        layer.reset_parameters()
+        assert (layer.linear.weight - torch.eye(40)).abs().max() <= 40**-0.5
+        assert not torch.equal(again.linear.weight, layer.linear.weight)
+
+    def test_blocks_that_replace_the_features_start_near_the_identity(self) -> None:
+        """Not those that add to them, nor any other layer."""
+        generator = torch.Generator().manual_seed(0)
+        for name, near in (("message-passing", True), ("denoising", True), ("residual", False)):
+            model = sw.initialize(sw.DMPS.build(3, 1, dim=64, hidden=(64, 64), block=name), generator)
+            for block in model.blocks:
+                assert isinstance(block.dense, NearIdentity) is near
+                diagonal = block.dense.linear.weight.diagonal()
+                assert torch.allclose(diagonal.mean(), torch.tensor(float(near)), atol=0.05)
+            found = [layer for layer in model.modules() if isinstance(layer, NearIdentity)]
+            assert len(found) == 3 * near
+            for layer in model.graph.embed.layers:
+                assert layer.linear.weight.abs().max() <= layer.linear.in_features**-0.5
+
+    @pytest.mark.parametrize("block", ["message-passing", "denoising"])
+    def test_the_signal_of_many_blocks_neither_fades_nor_explodes(self, block: str) -> None:
+        x = torch.randn(1, 200, 64)
+        for activation in ("tanh", "relu"):
+            model = sw.DMPS.build(
+                64, 1, dim=64, depth=8, block=block, activation=activation, graph=sw.IdentityGraph()
+            )
+            steps, _ = model.trajectory(x)
+            assert 0.3 < steps[-1].std() / steps[0].std() < 10
+            plain = sw.MLP(64, *[64] * 8, activation=activation)
+            assert plain(steps[0]).std() < 0.3 * steps[0].std()  # which layers without the identity lose
+
+    def test_the_embedding_of_a_tanh_kernel_has_slope_at_the_start(self) -> None:
+        graph = sw.LatentGraph(160, (256, 512), activation="tanh")
+        x = torch.randn(4, 10, 160)
+        assert graph.embed(x).abs().max() < 0.95
+        for layer in graph.embed.layers:  # Xavier's start, with the gain of a tanh
+            nn.init.xavier_uniform_(layer.linear.weight, gain=5 / 3)
+        assert graph.embed(x).abs().max() > 0.99
 
 
 def test_initialize_draws_everything_from_the_generator() -> None:
@@ -312,7 +416,7 @@ def test_initialize_draws_layers_of_torch_too_and_leaves_the_global_generator_al
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
     weights = [name for name, _ in a.named_parameters() if name.endswith("weight")]
     assert not any(torch.equal(a.state_dict()[name], c.state_dict()[name]) for name in weights)
-    assert a.network[2].linear.weight.abs().max() <= (6 / 12) ** 0.5 * 2**0.5  # still Xavier's
+    assert a.network[2].linear.weight.abs().max() <= 8**-0.5  # drawn by the rule of Dense
 
 
 @pytest.mark.usefixtures("unchecked")

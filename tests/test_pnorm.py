@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import setwise as sw
-from setwise.functional import squared_distances
+from setwise.functional import rows_to_one, squared_distances
 from tests import oracle
 
 POWERS = [1.0, 1.25, 1.5, 1.9]
@@ -41,10 +41,6 @@ def symmetric(b: int, n: int, generator: torch.Generator | None = None) -> Tenso
     F = (F + F.mT) * (F + F.mT > 0.1)
     own = torch.rand(b, n, dtype=torch.float64, generator=generator)
     return F + torch.diag_embed(own * n * (own > 0.3))
-
-
-def rows_to_one(F: Tensor) -> Tensor:
-    return sw.row_normalize(F)
 
 
 def example(n: int = 6, d: int = 3) -> tuple[Tensor, Tensor]:

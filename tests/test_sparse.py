@@ -30,7 +30,7 @@ every_normalisation = pytest.mark.parametrize("normalize", NORMALISATIONS.values
 
 
 def sparse_and_dense(
-    rule: str, value: float, normalize: Callable[..., Tensor] = sw.row_softmax, dim: int = DIM
+    rule: str, value: float, normalize: Callable[..., Tensor] = sw.row_normalize, dim: int = DIM
 ) -> tuple[sw.NeighbourGraph, sw.SparseGraph]:
     torch.manual_seed(1)
     rules = {"k": partial(sw.top_k, k=value), "delta": partial(sw.sparsify, delta=value)}

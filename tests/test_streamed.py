@@ -22,7 +22,7 @@ FORMS = [
 every_form = pytest.mark.parametrize("normalize", FORMS, ids=["softmax", "normalize", "cold", "warm"])
 
 
-def pair(normalize: Callable[..., Tensor] = sw.row_softmax) -> tuple[sw.LatentGraph, sw.StreamedGraph]:
+def pair(normalize: Callable[..., Tensor] = sw.row_normalize) -> tuple[sw.LatentGraph, sw.StreamedGraph]:
     """A dense and a streamed graph with the same parameters, in double precision."""
     torch.manual_seed(1)
     dense = sw.LatentGraph(DIM, (6, 5), activation="tanh", sigma=0.8, normalize=normalize).double()
