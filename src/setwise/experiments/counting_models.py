@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -13,7 +14,7 @@ from torch.nn.functional import avg_pool2d
 import setwise as sw
 from setwise.nn.norm import BatchNorm
 
-CHANNELS, DIM, HIDDEN, WIDE = 10, 160, (256, 512), 64
+CHANNELS, DIM, HIDDEN, WIDE = 10, 160, (256, 512), (48, 64, 64)
 
 
 def build(row: str, seed: int, first: sw.SetBatch) -> nn.Module:
@@ -45,7 +46,7 @@ def _dmps(**parts: Any) -> sw.DMPS:
 
 def _deepsets(transformation: Literal["mean", "max"]) -> sw.DeepSets:
     return sw.DeepSets.build(
-        DIM, 1, dim=DIM, transformation=transformation, activation="tanh", pool="sum", encoder=_encoder()
+        DIM, 1, dim=DIM, transformation=transformation, activation="tanh", pool="max", encoder=_encoder()
     )
 
 
@@ -105,10 +106,10 @@ class _Reduced(nn.Module):
         return avg_pool2d(x.float(), 4).contiguous(memory_format=torch.channels_last)
 
 
-def _stage(channels: int) -> nn.Sequential:
-    """Convolution to 64 channels, batch norm, ReLU, 2 × 2 max pooling."""
-    convolution = nn.Conv2d(channels, WIDE, 3, padding=1, bias=False)
-    return nn.Sequential(convolution, BatchNorm(WIDE), nn.ReLU(inplace=True), nn.MaxPool2d(2))
+def _stage(channels: int, out_channels: int) -> nn.Sequential:
+    """Convolution, 2 × 2 max pooling, batch norm, ReLU; pooling first leaves a quarter to normalise."""
+    convolution = nn.Conv2d(channels, out_channels, 3, padding=1, bias=False)
+    return nn.Sequential(convolution, nn.MaxPool2d(2), BatchNorm(out_channels), nn.ReLU(inplace=True))
 
 
 def _wide() -> sw.DMPS:
@@ -116,12 +117,11 @@ def _wide() -> sw.DMPS:
 
     The embedding is one linear layer, which cannot saturate.
     """
-    dim = WIDE * 3 * 3  # 26 → 13 → 6 → 3
-    encoder = nn.Sequential(_Reduced(), _stage(1), _stage(WIDE), _stage(WIDE), nn.Flatten())
+    stages = [_stage(i, o) for i, o in pairwise((1, *WIDE))]
+    dim = 3 * 3 * WIDE[-1]  # 26 → 13 → 6 → 3
     graph = sw.LatentGraph(dim, (128,), activation="identity", kernel=sw.log_super_gaussian_kernel)
-    return sw.DistinctDMPS.build(
-        dim, 1, dim=dim, depth=0, graph=graph, pool="sum", encoder=sw.ElementEncoder(encoder)
-    )
+    encoder = sw.ElementEncoder(nn.Sequential(_Reduced(), *stages, nn.Flatten()))
+    return sw.DistinctDMPS.build(dim, 1, dim=dim, depth=0, graph=graph, pool="sum", encoder=encoder)
 
 
 ARCHITECTURES: Mapping[str, Callable[[], sw.DMPS | sw.DeepSets | sw.SetTransformer]] = {
