@@ -96,6 +96,11 @@ class Counting(Experiment):
     COLUMNS: ClassVar[Mapping[str, str]] = {
         "accuracy_round": "Rounded",
         "weight_ratio": "Same / different",
+        "kernel_same": "K same",
+        "kernel_different": "K different",
+        "graph.effective_neighbours": "Neighbours",
+        "graph.sigma": "σ",
+        "graph.gamma": "γ",
     }
 
     def __post_init__(self) -> None:

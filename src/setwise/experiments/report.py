@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from setwise.experiments.base import CrossValidated
 from setwise.experiments.configs import settings
-from setwise.experiments.scores import spread
+from setwise.experiments.scores import score, spread
 from setwise.files import read_json
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ def fault_of(result: Any, experiment: type[Experiment]) -> str | None:
             return f"{experiment.varied} must be a name, got {value!r}"
     else:
         numbers[experiment.varied] = value
-    numbers |= {key: result[key] for key in experiment.COLUMNS if key in result}
+    found = {key: score(result, key) for key in experiment.COLUMNS}
+    numbers |= {key: value for key, value in found.items() if value is not None}
     for key, value in numbers.items():
         if fault := _no_number(key, value):
             return fault

@@ -6,13 +6,25 @@ from typing import Any
 
 
 def values(results: Sequence[Mapping[str, Any]], key: str) -> list[float]:
-    """A score of each result, or of each fold of it where there are folds.
+    """A score of each result that has it, or of each fold of it where there are folds.
 
     >>> values([{"auc": 0.5}, {"folds": [{"auc": 0.7}, {"auc": 0.8}], "auc": 0.75}, {}], "auc")
     [0.5, 0.7, 0.8]
     """
     parts = [part for result in results for part in result.get("folds", [result])]
-    return [part[key] for part in parts if key in part]
+    return [value for part in parts if (value := score(part, key)) is not None]
+
+
+def score(result: Mapping[str, Any], key: str) -> Any:
+    """A score by its name, in which a dot leads into a part of the result; None where there is none.
+
+    >>> score({"graph": {"sigma": 2.0}}, "graph.sigma")
+    2.0
+    """
+    value: Any = result
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def standard_error(found: Sequence[float]) -> float:

@@ -33,7 +33,7 @@ log = logging.getLogger("setwise")
 
 @torch.no_grad()
 def graph_health(model: nn.Module, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> dict[str, float]:
-    """Measure the learned graph of a model on some sets of a batch; empty for a model that has none.
+    """Measure the learned graph of a model on some sets of a batch.
 
     Args:
         model: any model that contains a `LatentGraph` of some form; the first one is measured.
@@ -44,7 +44,7 @@ def graph_health(model: nn.Module, x: Elements, mask: Bool[Tensor, "b n"] | None
         ``effective_neighbours``: exp of the mean row entropy of W. ``evenness``: that entropy as a share of
         the uniform graph's, from 0 (identity) to 1. ``saturated``: the share of embedding outputs without
         slope; for a relu, of units that are zero for every element. ``sigma``; and ``gamma``, the mean over
-        the blocks, where they have one.
+        the blocks, where they have one. A model without a learned graph has ``gamma`` at most.
 
     >>> from setwise.nn.models import DMPS
     >>> health = graph_health(DMPS.build(3, 1), torch.randn(4, 10, 3))
@@ -53,12 +53,35 @@ def graph_health(model: nn.Module, x: Elements, mask: Bool[Tensor, "b n"] | None
     >>> 1 <= health["effective_neighbours"] <= 10
     True
     """
+    gammas = [part.value.item() for part in model.modules() if isinstance(part, Gamma)]
+    health = {"gamma": sum(gammas) / len(gammas)} if gammas else {}
     graph = next((part for part in model.modules() if isinstance(part, LatentGraph)), None)
     if graph is None or not all(x.shape[:2]):
-        return {}
+        return health
     sets = slice(0, max(1, ELEMENTS // x.shape[1]))
     x = Shared(x.values, x.index[sets]) if isinstance(x, Shared) else x[sets]
-    mask = None if mask is None else mask[sets]
+    z, mask = _embedded(model, graph, x, None if mask is None else mask[sets])
+    if z is None:
+        return health
+    real = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device) if mask is None else mask
+    if not real.any():
+        return health
+    health |= {"saturated": saturation(z[real], graph.embed.activation), "sigma": graph.sigma.item()}
+    W = weight_rows(graph, z, real)
+    sizes = real.sum(1)
+    if W is not None and (sizes > 1).any():
+        several = (sizes > 1).nonzero().squeeze(1)
+        shared = W[several].sum(-1) > 0.5  # rows of real elements
+        entropy = mean_entropy(W[several][shared])
+        largest = (shared * sizes[several].log().unsqueeze(1))[shared].mean().item()
+        health |= {"effective_neighbours": math.exp(entropy), "evenness": entropy / largest}
+    return health
+
+
+def _embedded(
+    model: nn.Module, graph: LatentGraph, x: Elements, mask: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """The points of the deep kernel as a forward pass makes them, and their mask; None if it makes none."""
     seen: list[tuple[Tensor, Tensor | None]] = []
 
     def keep(_: nn.Module, inputs: tuple[Any, ...], z: Elements) -> None:
@@ -71,26 +94,7 @@ def graph_health(model: nn.Module, x: Elements, mask: Bool[Tensor, "b n"] | None
             model(x, mask)
     finally:
         hook.remove()
-    if not seen:
-        return {}
-    z, mask = seen[0]
-    real = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device) if mask is None else mask
-    if not real.any():
-        return {}
-    health = {"saturated": saturation(z[real], graph.embed.activation)}
-    health["sigma"] = graph.sigma.item()
-    gammas = [part.value.item() for part in model.modules() if isinstance(part, Gamma)]
-    if gammas:
-        health["gamma"] = sum(gammas) / len(gammas)
-    W = weight_rows(graph, z, real)
-    sizes = real.sum(1)
-    if W is not None and (sizes > 1).any():
-        several = (sizes > 1).nonzero().squeeze(1)
-        shared = W[several].sum(-1) > 0.5  # rows of real elements
-        entropy = mean_entropy(W[several][shared])
-        largest = (shared * sizes[several].log().unsqueeze(1))[shared].mean().item()
-        health |= {"effective_neighbours": math.exp(entropy), "evenness": entropy / largest}
-    return health
+    return seen[0] if seen else (None, None)
 
 
 def mean_entropy(W: Float[Tensor, "*rows n"]) -> float:
