@@ -10,6 +10,7 @@ from typing import Any
 
 from docs import endured
 from setwise.experiments import EXPERIMENTS
+from setwise.experiments.counting import Counting
 from setwise.experiments.gaussian import Gaussian
 from setwise.experiments.report import by_data, load_results, markdown, table
 from setwise.files import read_json, write_atomically
@@ -28,6 +29,17 @@ def whole(name: str) -> str:
     """All results of an experiment on its real data."""
     results = by_data(load_results(RESULTS, EXPERIMENTS[name]))
     return markdown(*table(EXPERIMENTS[name], next(iter(results.values()))))
+
+
+def counting(*, ablation: bool) -> str:
+    """Table 1 with our own rows; or the ablation, beside the rows that it changes, at its budget."""
+    results = next(iter(by_data(load_results(RESULTS, Counting)).values()))
+    if ablation:
+        rows = ("d-dmps-fdc", "d-dmps-ldc", *Counting.ABLATION)
+        chosen = [r for r in results if r["row"] in rows and r["budget"]["steps"] == ABLATION_STEPS]
+    else:
+        chosen = [r for r in results if r["row"] not in Counting.ABLATION]
+    return markdown(*table(Counting, chosen)) if chosen else UNMEASURED_ROWS
 
 
 def benchmarks() -> str:
@@ -63,6 +75,8 @@ def benchmarks() -> str:
 
 
 COLUMNS = (1000, 10_000, 100_000, 1_000_000)
+ABLATION_STEPS = 10_000
+UNMEASURED_ROWS = "*Not run yet: `setwise run counting --row NAME`.*"
 UNMEASURED = "*Not measured yet: `make bench`.*"
 
 
@@ -169,7 +183,8 @@ def padding() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "gaussian at 0.95": lambda: gaussian(0.95),
     "gaussian": lambda: gaussian(None),
-    "counting": lambda: whole("counting"),
+    "counting": lambda: counting(ablation=False),
+    "ablation": lambda: counting(ablation=True),
     "pointcloud": lambda: whole("pointcloud"),
     "diffusion": lambda: whole("diffusion"),
     "smoothing": lambda: whole("smoothing"),

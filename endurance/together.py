@@ -145,8 +145,8 @@ def estimator() -> Found:
 
 
 GRAPHS: dict[str, Any] = {
-    "softmax": lambda: sw.RandomFeatureGraph(8, (8, 8), seed=3),
-    "normalize": lambda: sw.RandomFeatureGraph(8, (8, 8), normalize=sw.row_normalize),
+    "softmax": lambda: sw.RandomFeatureGraph(8, (8, 8), normalize=sw.row_softmax, seed=3),
+    "normalize": lambda: sw.RandomFeatureGraph(8, (8, 8)),
     "auto": lambda: sw.AutoGraph(8, (8, 8), exact_up_to=0),
     "uniform": sw.UniformGraph,
 }

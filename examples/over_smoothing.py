@@ -20,7 +20,7 @@ def network(*blocks: torch.nn.Module) -> sw.DMPS:
     """Every part of a model is a module; exchange the ones you like."""
     return sw.DMPS(
         encoder=sw.MLP(3, 32, activation="tanh"),
-        graph=sw.LatentGraph(32, (64, 64), activation="tanh", normalize=sw.row_normalize),
+        graph=sw.LatentGraph(32, (64, 64), activation="tanh"),
         blocks=blocks,
         pool=sw.MeanPool(),
         head=sw.Dense(32, 1, activation="identity"),

@@ -106,7 +106,7 @@ def test_any_tool_for_such_files_reads_it(path):
     with safe_open(path, framework="numpy") as file:
         assert file.get_tensor("a").tolist() == [1.0, 1.0]
         content = json.loads(file.metadata()["setwise_model"])
-    assert content == {"version": 1, "shared": {}, "description": DESCRIPTION}
+    assert content == {"version": 2, "shared": {}, "description": DESCRIPTION}
 
 
 def test_what_the_system_refuses_stays_what_it_is(path):
@@ -126,7 +126,7 @@ def raw(header, *, length=None):
 
 
 def described(**content):
-    return written(json.dumps({"version": 1, "shared": {}, "description": {}} | content))
+    return written(json.dumps({"version": 2, "shared": {}, "description": {}} | content))
 
 
 HOSTILE = {
@@ -145,7 +145,7 @@ HOSTILE = {
     "a shape beyond all": (
         raw(
             b'{"__metadata__": {"setwise_model": '
-            b'"{\\"version\\": 1, \\"shared\\": {}, \\"description\\": {}}"},'
+            b'"{\\"version\\": 2, \\"shared\\": {}, \\"description\\": {}}"},'
             b'"a": {"dtype": "F32", "shape": [0, 9223372036854775808], "data_offsets": [0, 0]}}'
         ),
         "[Oo]verflow",
@@ -157,13 +157,17 @@ HOSTILE = {
     "an endless number": (written(f'{{"version": {"9" * 5000}}}'), "4300 digits"),
     "no version": (written("{}"), "not in the shape"),
     "version 0": (described(version=0), "not in the shape"),
-    "version 2": (described(version=2), "it has format 2, of a newer setwise; this one knows up to 1"),
+    "version 1": (
+        described(version=1),
+        "it has format 1, of a setwise whose graphs were normalised otherwise",
+    ),
+    "version 3": (described(version=3), "it has format 3, of a newer setwise; this one knows up to 2"),
     "a description that is a list": (described(description=[]), "not in the shape"),
     "shared that is a list": (described(shared=[]), "not in the shape"),
     "a second name for nothing": (described(shared={"a": "b"}), "b"),
     "a second name for a list": (described(shared={"a": [1]}), "unhashable"),
     "without a checksum": (
-        save({}, {FORMAT: json.dumps({"version": 1, "shared": {}, "description": {}})}),
+        save({}, {FORMAT: json.dumps({"version": 2, "shared": {}, "description": {}})}),
         "damaged, as its checksum tells",
     ),
 }

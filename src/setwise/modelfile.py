@@ -21,7 +21,8 @@ from setwise.files import write_atomically
 
 FORMAT = "setwise_model"
 CHECKSUM = f"{FORMAT}_sha256"
-VERSION = 1
+VERSION = 2
+"""Since 2, graphs are row-normalised kernels; weights of format 1 were trained with softmax(K)."""
 LONGEST = 2**24
 """Characters of a description: what is longer is data, which belongs into tensors."""
 
@@ -104,7 +105,11 @@ def _content(text: str) -> tuple[dict[str, str], dict[str, Any]]:
     match json.loads(text):
         case {"version": int(version)} if version > VERSION:
             raise ValueError(f"it has format {version}, of a newer setwise; this one knows up to {VERSION}")
-        case {"version": 1, "shared": dict(shared), "description": dict(description)}:
+        case {"version": 1}:
+            raise ValueError(
+                "it has format 1, of a setwise whose graphs were normalised otherwise: fit it again"
+            )
+        case {"version": 2, "shared": dict(shared), "description": dict(description)}:
             return shared, description
         case _:
             raise ValueError("its description is not in the shape of the format")

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 VALIDATION_SETS, VALIDATION_POOLS = 2_000, 8
 TEST_BATCH = 100
+LEAST_LOSS = 1.597  # Poisson loss on the validation sets of a model whose rate is each set's count
+MEAN_SIZE = 7.87  # geometric mean of the sizes 6 to 10: effective neighbours of the uniform graph
 EXAMPLE = (9, 3)  # images and characters of the set that the paper shows
 
 
@@ -187,9 +189,13 @@ class Counting(Experiment):
 
     @classmethod
     def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
-        """Figure 3, the latent graph over nine drawings, beside one of a set that was miscounted."""
-        shown = [r for r in results if "examples" in r]
-        return {"counting-graph": _graph_figure(shown, cls.ROWS)} if shown else {}
+        """Figure 3, the latent graph over nine drawings; and loss and graph of each row over training."""
+        figures = {}
+        if shown := [r for r in results if "examples" in r]:
+            figures["counting-graph"] = _graph_figure(shown, cls.ROWS)
+        if watched := [r for r in results if "history" in r]:
+            figures["counting-training"] = _training_figure(watched, cls.ROWS)
+        return figures
 
     def _tested(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """The drawings of the test sets by number, their masks and their counts, batch by batch."""
@@ -341,4 +347,33 @@ def _graph_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, str])
                 ax=ax,
             )
             ax.set_title(f"Counted {name}: {example['count']} characters, λ = {example['rate']:.2f}")
+    return figure
+
+
+def _training_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, str]) -> Figure:
+    """Validation loss and effective neighbours over training, of each row's longest run."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    loss, neighbours = figure.subplots(1, 2)
+    for row, label in rows.items():
+        runs = [r for r in results if r["row"] == row and r["config"]["split"] == "image"]
+        if not runs or row.startswith("distinct"):  # another loss
+            continue
+        longest = max(runs, key=lambda r: (r["budget"]["steps"], -r["seed"]))
+        history = longest["history"]
+        steps = [entry["step"] for entry in history]
+        (line,) = loss.plot(steps, [entry["validation_loss"] for entry in history], label=label)
+        if "effective_neighbours" in history[-1]:
+            values = [entry["effective_neighbours"] for entry in history]
+            neighbours.plot(steps, values, color=line.get_color())
+    loss.axhline(LEAST_LOSS, color="0.7", linewidth=1)
+    loss.text(0, LEAST_LOSS, " every count exact", color="0.5", va="bottom", fontsize="small")
+    loss.set(xlabel="batches", ylabel="validation loss", title="Poisson loss")
+    neighbours.axhline(1, color="0.7", linewidth=1)
+    neighbours.axhline(MEAN_SIZE, color="0.7", linewidth=1)
+    neighbours.text(0, 1, " identity", color="0.5", va="bottom", fontsize="small")
+    neighbours.text(0, MEAN_SIZE, " uniform graph", color="0.5", va="top", fontsize="small")
+    neighbours.set(xlabel="batches", ylabel="effective neighbours", title="Learned graph")
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
     return figure
