@@ -147,8 +147,9 @@ def fit(
                     ranks.same(model.buffers())
                     scores = evaluate(network, task, validation)
                     entry |= {f"validation_{name}": score for name, score in scores.items()}
-                health = graph_health(model, batch.x, batch.mask)
-                watch.look(health)
+                health = _health(model, batch)
+                if ranks.is_first():
+                    watch.look(health)
                 entry |= health
                 if isinstance(schedule, ReduceLROnPlateau):
                     schedule.step(entry.get("validation_loss", entry["loss"]))
@@ -206,6 +207,16 @@ def outputs(model: nn.Module, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]
     if not outs:
         raise ValueError("expected at least one batch to evaluate, got none")
     return torch.cat(outs), torch.cat(targets)
+
+
+def _health(model: nn.Module, batch: SetBatch) -> dict[str, float]:
+    """Health of the learned graph on the sets, or shares of sets, of the first process; the same on all."""
+
+    def measured() -> bytes:
+        return json.dumps(graph_health(model, batch.x, batch.mask)).encode()
+
+    health: dict[str, float] = json.loads(ranks.on_first(measured))
+    return health
 
 
 def evaluate(model: nn.Module, task: Task, batches: Iterable[Batch]) -> dict[str, float]:
