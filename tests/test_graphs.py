@@ -54,7 +54,7 @@ def dmps(graph: nn.Module, **changes: Any) -> sw.DMPS:
     torch.manual_seed(1)
     for parameter in graph.parameters():
         if parameter.dim():
-            nn.init.normal_(parameter, std=0.3)
+            nn.init.normal_(parameter, std=0.6)
     return sw.DMPS.build(DIM, 2, dim=6, depth=2, graph=graph, **changes)
 
 
@@ -396,6 +396,10 @@ class TestContrast:
         twins = np.kron(np.eye(500), np.ones((2, 2)))
         assert 1.7 < softmax_of(twins).contrast < np.e - 1
 
+    def test_a_kernel_divided_by_its_row_sums_has_no_bound(self) -> None:
+        twins = np.kron(np.eye(50), np.ones((2, 2)))
+        assert drawn(twins / 2, twins).contrast == pytest.approx(99)
+
     def test_the_limit_of_near_uniform(self) -> None:
         for spread, near in ((0.049, True), (0.051, False)):
             row = np.array([1 - spread / 2, 1.0, 1 + spread / 2]) / 4
@@ -407,6 +411,21 @@ class TestContrast:
         x, _ = islands(12)
         graph = SetGraph.of(dmps(LatentGraph(6, sigma=1e3)), x)
         assert 0 < graph.contrast < module.NEAR_UNIFORM
+
+
+class TestEffectiveNeighbours:
+    def test_by_hand(self) -> None:
+        assert drawn(np.full((5, 5), 0.2)).effective_neighbours == pytest.approx(5)
+        assert drawn(np.eye(4)).effective_neighbours == 1
+        assert drawn(np.kron(np.eye(2), np.ones((3, 3))) / 3).effective_neighbours == pytest.approx(3)
+        entropy = -(0.8 * np.log(0.8) + 0.2 * np.log(0.2)) / 2
+        assert drawn([[0.8, 0.2], [0, 1]]).effective_neighbours == pytest.approx(np.exp(entropy), abs=1e-6)
+
+    def test_it_is_what_training_records(self) -> None:
+        model, x = dmps(LatentGraph(6, (5, 7))), torch.randn(8, DIM)
+        expected = sw.graph_health(model, x[None])["effective_neighbours"]
+        assert 1 < SetGraph.of(model, x).effective_neighbours < 8
+        assert SetGraph.of(model, x).effective_neighbours == pytest.approx(expected, rel=1e-4)
 
 
 class TestRemark:
@@ -438,11 +457,18 @@ class TestRemark:
     def test_of_few_edges(self) -> None:
         W = np.array([[0.5, 0.5, 0, 0], [0.2, 0.3, 0.5, 0], [0, 0, 1, 0], [0.5, 0, 0, 0.5]])
         assert drawn(W).remark() == (
-            "The graph relates 4 elements: an element hears 1.0 of 3 others. "
+            "The graph relates 4 elements: each draws on 1.8 of them, itself included. "
             "At a similarity of 0.5 it has 3 clusters, the largest of 2."
         )
         assert drawn(np.eye(3)).remark() == (
             "No element of 3 hears another: the model decides by the elements one by one."
+        )
+
+    def test_of_a_graph_near_the_identity(self) -> None:
+        W = np.array([[1 - 2e-4, 1e-4, 1e-4], [1e-9, 1 - 2e-9, 1e-9], [0, 1e-4, 1 - 1e-4]])
+        assert drawn(W).remark() == (
+            "The graph of 3 elements is near the identity: an element's weight for itself is 1 on average, "
+            "and the model decides by the elements one by one."
         )
 
     @pytest.mark.parametrize(("n", "size"), [(0, "is empty"), (1, "has 1 element"), (2, "has 2 elements")])
@@ -563,9 +589,7 @@ def test_what_is_not_installed(
 def test_it_is_a_value_that_can_be_kept_and_shown() -> None:
     graph = SetGraph.of(untrained(islands(300)[0]), islands(300)[0])
     shown = repr(graph)
-    assert re.fullmatch(
-        r"SetGraph\(300 elements, contrast 1\.\d, σ [\d.]+, energies .* → .* → .* → .*\)", shown
-    )
+    assert re.fullmatch(r"SetGraph\(300 elements, contrast 3, σ [\d.]+, energies .* → .* → .* → .*\)", shown)
     assert len(shown) < 120
     again = pickle.loads(pickle.dumps(graph))
     np.testing.assert_array_equal(again.weights, graph.weights)

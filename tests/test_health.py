@@ -254,11 +254,13 @@ class TestModels:
             partial(sw.SetTransformer.build, 3, 1),
         ],
     )
-    def test_models_without_a_learned_graph_have_none(self, make: Callable[[], nn.Module]) -> None:
-        assert sw.graph_health(make(), torch.randn(2, 5, 3)) == {}
+    def test_models_without_a_learned_graph_have_gamma_at_most(self, make: Callable[[], nn.Module]) -> None:
+        model = make()
+        expected = {"gamma": 0.5} if isinstance(model, sw.DMPS) else {}
+        assert sw.graph_health(model, torch.randn(2, 5, 3)) == expected
 
     def test_a_graph_that_the_model_does_not_use(self) -> None:
-        model = sw.DMPS.build(3, 1, graph="uniform")
+        model = sw.DMPS.build(3, 1, block="residual", graph="uniform")
         model.unused = sw.LatentGraph(3)
         assert sw.graph_health(model, torch.randn(2, 5, 3)) == {}
 
@@ -457,8 +459,12 @@ class TestFit:
         assert all(torch.equal(found[name], expected[name]) for name in expected)
 
     def test_models_without_a_learned_graph_have_no_such_keys(self) -> None:
-        for model in (sw.DeepSets.build(3, 2), sw.DMPS.build(3, 2, graph="uniform")):
-            assert all(not entry.keys() & KEYS for entry in self.fit(model))
+        for model, keys in (
+            (sw.DeepSets.build(3, 2), set()),
+            (sw.DMPS.build(3, 2, graph="uniform", block="residual"), set()),
+            (sw.DMPS.build(3, 2, graph="uniform"), {"gamma"}),
+        ):
+            assert all(entry.keys() & KEYS == keys for entry in self.fit(model))
 
     @pytest.mark.parametrize(("sigma", "what"), [(1e6, "uniform graph"), (1e-6, "identity")])
     def test_a_collapsed_graph_is_warned_of_once(

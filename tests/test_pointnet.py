@@ -454,17 +454,21 @@ class TestModel:
         )
         for name, parameter in a.items():
             assert torch.equal(parameter, b[name]), name
-            if name.endswith("bias"):
-                assert (parameter == 0).all(), name
-            elif "norm" in name:
-                assert (parameter == 1).all(), name
+            if "norm" in name:
+                assert (parameter == (0 if name.endswith("bias") else 1)).all(), name
             else:
                 assert (parameter != c[name]).all(), name
 
-    def test_a_deep_network_without_norms_neither_fades_nor_explodes(self) -> None:
+    def test_linear_layers_start_as_those_of_torch(self) -> None:
+        layer = NormedLayer(400, 300, norm=False)
+        for parameter in (layer.linear.weight, layer.linear.bias):
+            assert 0.98 / 20 < parameter.abs().max() <= 1 / 20
+        assert layer.linear.weight.std().item() == pytest.approx(1 / 20 / 3**0.5, rel=0.05)
+
+    def test_a_deep_network_with_norms_neither_fades_nor_explodes(self) -> None:
         x = torch.randn(200, 64)
         for _ in range(6):
-            x = NormedLayer(64, 64, norm=False)(x).relu()
+            x = NormedLayer(64, 64)(x).relu()
         assert 0.3 < x.std() < 3
 
     def test_learns_to_tell_balls_from_boxes(self) -> None:
