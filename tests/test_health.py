@@ -466,6 +466,12 @@ class TestFit:
         ):
             assert all(entry.keys() & KEYS == keys for entry in self.fit(model))
 
+    def test_of_shares_of_sets_gamma_alone_is_known(self) -> None:
+        """As where each process holds some elements of every set: its part of W is not W."""
+        assert all(
+            entry.keys() & KEYS == {"gamma"} for entry in self.fit(sw.DMPS.build(3, 2), split="shares")
+        )
+
     @pytest.mark.parametrize(("sigma", "what"), [(1e6, "uniform graph"), (1e-6, "identity")])
     def test_a_collapsed_graph_is_warned_of_once(
         self, sigma: float, what: str, caplog: pytest.LogCaptureFixture
