@@ -15,6 +15,7 @@ from setwise.cli import main
 from setwise.data.characters import Characters, drawn_strokes
 from setwise.experiments import counting, report, runner
 from setwise.experiments.counting import Counting
+from setwise.experiments.counting_models import ARCHITECTURES
 from tests.test_characters import REAL
 
 SMALL = Counting(
@@ -24,7 +25,8 @@ SMALL = Counting(
     training=sw.Training(steps=3, evaluations=1, schedule="cosine"),
 )
 SCRIPT = drawn_strokes(100)
-GRAPHS = ("v-dmps", "r-dmps", "d-dmps-fdc", "d-dmps-ldc", "distinct-huber")
+GRAPHS = ("v-dmps", "r-dmps", "d-dmps-fdc", "softmax-k", "distinct", "distinct-wide")
+PAPERS = [row for row, paper in Counting.PAPER.items() if paper is not None]
 every_row = pytest.mark.parametrize("row", Counting.ROWS)
 
 
@@ -45,7 +47,7 @@ def run(folder: Path, row: str = "d-dmps-ldc", experiment: Counting = SMALL, **m
 
 
 def test_rows_come_in_the_papers_order_with_its_numbers() -> None:
-    assert list(Counting.ROWS) == list(Counting.PAPER) == list(counting.ARCHITECTURES)
+    assert list(Counting.ROWS) == list(Counting.PAPER) == list(ARCHITECTURES)
     numbers = [paper[0] for paper in Counting.PAPER.values() if paper is not None]
     assert numbers == [0.4617, 0.4359, 0.6037, 0.1357, 0.4661, 0.6446, 0.66, 0.6748, 0.6674]
 
@@ -64,28 +66,29 @@ def test_every_row_counts_and_learns(row: str) -> None:
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_all_rows_start_from_the_same_encoder_and_rate() -> None:
+def test_all_rows_start_from_the_same_encoder() -> None:
     first = SMALL.model("deepsets-mean", 0).encoder.state_dict()
-    for row in Counting.ROWS:
+    for row in (*PAPERS, *Counting.ABLATION, "distinct"):
         model = SMALL.model(row, 0)
         found = model.encoder.state_dict()
         assert all(torch.equal(found[name], value) for name, value in first.items())
-        assert (model.head.linear.weight == 0).all()
+        summed = isinstance(model.pool, sw.SumPool)
+        assert bool((model.head.linear.weight == 0).all()) == summed
     other = SMALL.model("deepsets-mean", 1).encoder.state_dict()
     assert not any(torch.equal(other[name], first[name]) for name in first if name.endswith("weight"))
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_the_rows_are_those_of_the_appendix() -> None:
-    for row in Counting.ROWS:
+    for row in (*PAPERS, *Counting.ABLATION, "distinct"):
         model = SMALL.model(row, 0)
         convolutions = [m for m in model.encoder.modules() if isinstance(m, nn.Conv2d)]
         assert [(c.in_channels, c.out_channels, c.kernel_size) for c in convolutions] == [
             (1, 10, (3, 3)), (10, 10, (3, 3)), (10, 10, (3, 3)), (10, 10, (3, 3)),
         ]  # fmt: skip
         assert model.head.linear.in_features == 160
-        if row != "set-transformer":
-            assert isinstance(model.pool, sw.SumPool)
+        if row not in ("set-transformer", "sum-pooling", "distinct"):
+            assert isinstance(model.pool, sw.MaxPool)
     kinds = {
         "v-dmps": sw.MessagePassingBlock,
         "v-dmps-ug": sw.MessagePassingBlock,
@@ -116,9 +119,39 @@ def test_the_rows_are_those_of_the_appendix() -> None:
     assert isinstance(transformer.pool, sw.MultiheadAttentionPool)
 
 
-def test_only_our_own_row_departs_from_poisson_regression() -> None:
+@pytest.mark.usefixtures("stand_in")
+def test_an_ablation_changes_one_thing() -> None:
+    base = SMALL.model("d-dmps-fdc", 0)
+    same = {"sum-pooling": ("graph", "blocks"), "softmax-k": ("graph", "blocks", "head"), "fresh": ("",)}
+    same |= {"fixed-sigma": ("blocks", "head", "graph.embed"), "two-layers": ("graph",)}
+    for row, parts in same.items():
+        model = SMALL.model(row, 0)
+        for part in parts:
+            ours, theirs = (m.get_submodule(part).state_dict() for m in (base, model))
+            assert ours.keys() == theirs.keys()
+            assert all(ours[name].shape == theirs[name].shape for name in ours)
+    assert SMALL.model("softmax-k", 0).graph.normalize is sw.row_softmax
+    assert base.graph.normalize is sw.row_normalize
+    assert isinstance(SMALL.model("sum-pooling", 0).pool, sw.SumPool)
+    assert SMALL.model("fixed-sigma", 0).graph.sigma.item() == pytest.approx(0.5**0.5)
+    xavier = SMALL.model("xavier", 0)
+    for layer in (xavier.blocks[0].dense.linear, *(d.linear for d in xavier.graph.embed.layers)):
+        bound = 5 / 3 * (6 / (layer.in_features + layer.out_features)) ** 0.5
+        assert 0.9 * bound < layer.weight.abs().max() <= bound
+        assert (layer.bias == 0).all()
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_two_layers_per_block_are_those_of_the_appendix() -> None:
+    block = SMALL.model("two-layers", 0).blocks[0]
+    x, W = torch.randn(2, 3, 160), torch.full((2, 3, 3), 1 / 3)
+    inner = torch.tanh(block.message.dense.linear(W @ x))
+    assert torch.allclose(block(x, W), torch.tanh(block.dense.linear(0.5 * x + 0.5 * inner)), atol=1e-6)
+
+
+def test_only_our_own_rows_depart_from_poisson_regression() -> None:
     robust = [row for row in Counting.ROWS if type(SMALL.task(row)) is sw.RobustCount]
-    assert robust == ["distinct-huber"]
+    assert robust == ["distinct", "distinct-wide"]
     assert all(SMALL.task(row).decode == "mode" for row in Counting.ROWS)
 
 
@@ -157,6 +190,19 @@ def test_distortion_is_for_training_alone(batch: Any) -> None:
     changed = (a.elements != b.elements).flatten(2).any(2)
     assert changed[a.mask].double().mean() > 0.9
     assert torch.equal(plain.validation(0)[0][0].elements, distorted.validation(0)[0][0].elements)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_rotation_turns_all_drawings_of_a_character_alike() -> None:
+    turns = []
+    for step in (1, 2):
+        (plain, y), (turned, z) = (replace(SMALL, rotation=r).batches(0)(step) for r in (False, True))
+        assert torch.equal(y, z)
+        assert torch.equal(plain.x.index, turned.x.index)
+        for before, after in zip(plain.x.values.split(10), turned.x.values.split(10), strict=True):
+            (turn,) = (k for k in range(4) if torch.equal(before.rot90(k, (-2, -1)), after))
+            turns.append(turn)
+    assert set(turns) == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("split", ["image", "character"])
@@ -251,6 +297,7 @@ def test_the_weight_ratio_is_what_it_says(row: str) -> None:
     expected = (sum(same) / len(same)) / (sum(different) / len(different))
     assert scores["weight_ratio"] == pytest.approx(expected, rel=1e-4)
     assert scores["weight_ratio"] > 1  # drawings of one character are alike even before any training
+    assert 0 < scores["kernel_different"] <= scores["kernel_same"] <= 1
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -293,7 +340,10 @@ def test_from_a_run_to_table_and_figure(tmp_path: Path, capsys: pytest.CaptureFi
     assert "stand-in: drawn strokes" in table
     assert "0.6674 ± 0.0080" in table
     main(["figure", "counting", "--results", results, "--out", str(tmp_path / "figures")])
-    assert (tmp_path / "figures" / "counting-graph.png").stat().st_size > 10_000
+    for name in ("counting-graph", "counting-training"):
+        assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 10_000
+    assert result["graph"].keys() == {"effective_neighbours", "evenness", "saturated", "sigma", "gamma"}
+    assert result["history"][-1]["effective_neighbours"] == result["graph"]["effective_neighbours"]
     with pytest.raises(FileNotFoundError, match="drawings of 'omniglot' are not at hand, only 'stand-in"):
         Counting.figures([result | {"data": "omniglot"}])
 
@@ -337,6 +387,7 @@ def test_a_run_is_not_continued_on_other_data(
         ({"distortion": 1.5}, "distortion must lie between 0 and 1, got 1.5"),
         ({"split": "alphabet"}, "split must be image or character, got 'alphabet'"),
         ({"batch": "big"}, "batch must be pool or fresh, got 'big'"),
+        ({"batch": "fresh", "rotation": True}, "rotation turns the characters of a pool, got batch='fresh'"),
     ],
 )
 def test_absurd_configurations(changes: dict[str, Any], message: str) -> None:
@@ -360,7 +411,7 @@ def test_distinct_pooling_starts_to_count_omniglot_at_once(tmp_path: Path) -> No
         test_sets=400,
         training=sw.Training(steps=80, evaluations=1, lr=2e-3, schedule="cosine"),
     )
-    result = run(tmp_path, "distinct-huber", experiment)
+    result = run(tmp_path, "distinct", experiment)
     assert result["data"] == "omniglot"
     assert result["accuracy_round"] > 0.2  # 0.15 for those who only know the size of the set
     assert result["weight_ratio"] > 1.2

@@ -374,13 +374,15 @@ def _training_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, st
             values = [entry["effective_neighbours"] for entry in history]
             neighbours.plot(steps, values, color=line.get_color())
     least, uniform = _least_loss(), geometric_mean(SIZES)
-    loss.axhline(least, color="0.7", linewidth=1)
-    loss.text(0, least, " every rate is the count", color="0.5", va="bottom", fontsize="small")
+    for ax, height, text in (
+        (loss, least, "every rate is the count"),
+        (neighbours, 1, "identity"),
+        (neighbours, uniform, "uniform graph"),
+    ):
+        ax.axhline(height, color="0.7", linewidth=1)
+        place = ax.get_yaxis_transform()
+        ax.text(0.99, height, text, color="0.5", ha="right", va="bottom", fontsize="small", transform=place)
     loss.set(xlabel="batches", ylabel="validation loss", title="Poisson loss")
-    neighbours.axhline(1, color="0.7", linewidth=1)
-    neighbours.axhline(uniform, color="0.7", linewidth=1)
-    neighbours.text(0, 1, " identity", color="0.5", va="bottom", fontsize="small")
-    neighbours.text(0, uniform, " uniform graph", color="0.5", va="top", fontsize="small")
     neighbours.set(xlabel="batches", ylabel="effective neighbours", title="Learned graph")
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
     return figure
