@@ -325,6 +325,7 @@ def test_training_validation_and_test_sets_have_nothing_in_common(monkeypatch: p
         (10_000, "validation", 3, 1),
         (10_000, "test", 0),
         (2_000, "test", 1),
+        (128, "train", 3, 1),  # where the bandwidth of the untrained kernel beside it starts
     ]
 
 

@@ -16,6 +16,8 @@ from setwise.files import read_json
 if TYPE_CHECKING:
     from setwise.experiments.base import Experiment
 
+MISSING = object()
+
 
 def load_results(folder: Path, experiment: type[Experiment]) -> list[dict[str, Any]]:
     """All results of an experiment on record in ``folder``, with at least one."""
@@ -49,8 +51,8 @@ def fault_of(result: Any, experiment: type[Experiment]) -> str | None:
             return f"{experiment.varied} must be a name, got {value!r}"
     else:
         numbers[experiment.varied] = value
-    found = {key: score(result, key) for key in experiment.COLUMNS}
-    numbers |= {key: value for key, value in found.items() if value is not None}
+    found = {key: score(result, key, MISSING) for key in experiment.COLUMNS}
+    numbers |= {key: value for key, value in found.items() if value is not MISSING}
     for key, value in numbers.items():
         if fault := _no_number(key, value):
             return fault

@@ -15,15 +15,17 @@ def values(results: Sequence[Mapping[str, Any]], key: str) -> list[float]:
     return [value for part in parts if (value := score(part, key)) is not None]
 
 
-def score(result: Mapping[str, Any], key: str) -> Any:
-    """A score by its name, in which a dot leads into a part of the result; None where there is none.
+def score(result: Mapping[str, Any], key: str, missing: Any = None) -> Any:
+    """A score by its name, in which a dot leads into a part of the result.
 
     >>> score({"graph": {"sigma": 2.0}}, "graph.sigma")
     2.0
     """
     value: Any = result
     for name in key.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
+        if not isinstance(value, Mapping) or name not in value:
+            return missing
+        value = value[name]
     return value
 
 
