@@ -62,7 +62,7 @@ def test_examples_run(
     runpy.run_path(str(ROOT / "examples" / "over_smoothing.py"), run_name="__main__")
     assert picture.stat().st_size > 10_000
     left = [float(x) for x in re.findall(r": (\S+) of the energy is left", capsys.readouterr().out)]
-    assert left[0] < 1e-6 < 1e-4 < left[1] < 0.1 < left[2]
+    assert left[0] < 1e-10 < 1e-7 < left[1] < 1e-3 < 0.5 < left[2]
 
 
 def test_the_project_speaks_of_itself_alone() -> None:

@@ -132,7 +132,7 @@ def test_several_real_targets():
 
 def test_counts_are_means_of_poisson():
     y = np.array([len(x) for x in X])
-    reg = SetRegressor(loss="poisson", pool="sum", max_epochs=30, **SMALL).fit(X, y)
+    reg = SetRegressor(loss="poisson", pool="sum", max_epochs=45, **SMALL).fit(X, y)
     assert isinstance(reg.task_, Count)
     assert (reg.predict(X) > 0).all()
     assert reg.score(X, y) > 0.5
@@ -195,7 +195,7 @@ def test_a_table_is_sets_of_numbers():
     np.testing.assert_allclose(clf.predict_proba(rng.permuted(table, axis=1)), clf.predict_proba(table))
     rows = [row.reshape(-1, 1) for row in table]
     np.testing.assert_allclose(clf.predict_proba(rows), clf.predict_proba(table))  # of any size
-    assert len(clf.latent_graph(table[0])) == 6
+    assert len(clf.latent_graph(table[1])) == 6
     ragged = clone(CLASSIFIER).fit(rows, y)
     np.testing.assert_allclose(
         ragged.predict_proba(table[:, :4]), ragged.predict_proba([r[:4] for r in rows])
@@ -362,7 +362,7 @@ def test_any_network_can_be_trained():
     def network(in_dim, out_dim):
         return DeepSets.build(in_dim, out_dim, dim=8, depth=1)
 
-    clf = clone(CLASSIFIER).set_params(network=network).fit(X, Y)
+    clf = clone(CLASSIFIER).set_params(network=network, max_epochs=16).fit(X, Y)
     assert isinstance(clf.module_.network, DeepSets)
     assert clf.score(X, Y) > 0.9
     assert clf.element_importance(X[0]).shape == (len(X[0]),)

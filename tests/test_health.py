@@ -368,11 +368,11 @@ class TestCollapseWatch:
     def test_it_warns_once_after_two_evaluations_in_a_row(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.WARNING, logger="setwise")
         watch = CollapseWatch()
-        assert [watch.look(health(e)) for e in (1.0, 0.4, 1.0, 0.995, 1.0, 1.0, 0.4, 1.0, 1.0)] == [
+        assert [watch.look(health(e)) for e in (1.0, 0.4, 1.0, 0.9995, 1.0, 1.0, 0.4, 1.0, 1.0)] == [
             False, False, False, True, False, False, False, False, False,
         ]  # fmt: skip
         assert [(r.name, r.levelname) for r in caplog.records] == [("setwise", "WARNING")]
-        assert caplog.records[0].getMessage() == collapse_message(health(0.995))
+        assert caplog.records[0].getMessage() == collapse_message(health(0.9995))
 
     @pytest.mark.parametrize(
         ("evenness", "collapsed"),
@@ -381,8 +381,8 @@ class TestCollapseWatch:
             (0.01, True),
             (0.011, False),
             (0.5, False),
-            (0.989, False),
-            (0.99, True),
+            (0.998, False),
+            (0.999, True),
             (math.nan, False),
         ],
     )
@@ -390,6 +390,15 @@ class TestCollapseWatch:
         watch = CollapseWatch()
         assert not watch.look(health(evenness))
         assert watch.look(health(evenness)) is collapsed
+
+    @pytest.mark.parametrize("n", [5, 10, 100])
+    @pytest.mark.parametrize("dim", [2, 20])
+    def test_a_graph_whose_bandwidth_is_the_median_distance_has_not_collapsed(self, n: int, dim: int) -> None:
+        x = torch.randn(8, n, dim)
+        for activation in ("tanh", "relu"):
+            model = sw.DMPS.build(dim, 1, activation=activation).initialize_bandwidth(x)
+            watch = CollapseWatch()
+            assert not any(watch.look(sw.graph_health(model, x)) for _ in range(2))
 
     def test_both_ends_in_turn_are_a_collapse(self) -> None:
         watch = CollapseWatch()

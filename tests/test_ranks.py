@@ -117,7 +117,7 @@ def test_a_signal_ends_all_of_them(tmp_path: Path) -> None:
 SPEAKING = """
 import sys
 from setwise import cli
-cli.LATER = 1.0
+cli.LATER = 20.0
 cli.main(sys.argv[1:])
 """
 

@@ -25,8 +25,9 @@ ELEMENTS = 1024
 """About how many elements to measure: a few sets, and of a larger set some rows."""
 FLAT = 0.95
 """Absolute value from which a tanh output counts as saturated; its slope is below 0.1."""
-UNIFORM, IDENTITY = 0.99, 0.01
-"""Entropy, as a share of the uniform graph's, beyond which a graph counts as collapsed."""
+UNIFORM, IDENTITY = 0.999, 0.01
+"""Entropy, as a share of the uniform graph's, beyond which a graph counts as collapsed; with σ at the median
+distance it starts at 0.9 to 0.999."""
 
 log = logging.getLogger("setwise")
 
