@@ -178,8 +178,12 @@ def test_curves_and_facts_are_those_of_the_training(gaussian: Path) -> None:
     found = {(curve.panel, curve.name): curve.points for curve in story.curves}
     assert set(found) == {
         ("loss", "training"), ("loss", "validation"), ("accuracy", "validation"), ("auc", "validation"),
-        ("learning rate", "learning rate"),
+        ("learning rate", "learning rate"), ("effective neighbours", "effective neighbours"),
+        ("bandwidth σ", "bandwidth σ"),
+        ("saturated share of the embedding", "saturated share of the embedding"),
     }  # fmt: skip
+    measured = tuple((e["step"], e["effective_neighbours"]) for e in entries)
+    assert found["effective neighbours", "effective neighbours"] == measured
     assert found["loss", "validation"] == tuple((e["step"], e["validation_loss"]) for e in entries)
     assert found["learning rate", "learning rate"] == tuple((e["step"], e["lr"]) for e in entries)
     facts = dict(story.facts)

@@ -98,7 +98,7 @@ def test_the_dmps_rows_are_those_of_the_appendix() -> None:
         assert model.head.activation == ("tanh" if row.endswith("tanh") else "identity")
         assert [type(block) for block in model.blocks] == [kind] * 3
         assert isinstance(model.pool, sw.MaxPool)
-        assert model.graph.normalize is sw.row_softmax
+        assert model.graph.normalize is sw.row_normalize
         if kind is sw.SetDenoisingBlock:
             assert len({id(block.gamma) for block in model.blocks}) == 1
             assert model.blocks[0].gamma.learn == (row != "d-dmps-fdc")
@@ -469,7 +469,7 @@ def test_the_study_of_gamma(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL.exists(), reason="SETWISE_DATA has no modelnet40")
 def test_it_starts_to_tell_modelnet40_apart_at_once(tmp_path: Path) -> None:
-    training = sw.Training(steps=150, evaluations=1, schedule="cosine")
+    training = sw.Training(steps=250, evaluations=1, schedule="cosine")
     experiment = PointCloud(points=32, sets=16, training=training)
     result = run(tmp_path, "deepsets-max", experiment)
     assert result["data"] == "modelnet40"

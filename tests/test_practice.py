@@ -70,14 +70,16 @@ def model(tmp_path: Path, fitted: bytes) -> Path:
 
 def test_what_is_reported_is_what_scikit_learn_would_find(tmp_path: Path, cells: Path) -> None:
     out = tmp_path / "new" / "model.safetensors"
-    report = fit_model(cells, out, folds=3, seed=5, settings=SMALL)
+    settings = SMALL | {"max_epochs": 8, "lr": 0.01}
+    report = fit_model(cells, out, folds=3, seed=5, settings=settings)
     data = read_sets(cells)
     assert data.labels is not None
     fold = stratified_folds(np.unique(data.labels, return_inverse=True)[1], 3, seed=5).numpy()
     accuracy, curve = [], []
     for i in range(3):
-        estimator = SetClassifier(**SMALL, random_state=5).fit(data.sets[fold != i], data.labels[fold != i])
-        chance = estimator.predict_proba(data.sets[fold == i])[:, 1]
+        train, test = data.sets[fold != i], data.sets[fold == i]
+        estimator = SetClassifier(**settings, random_state=5).fit(train, data.labels[fold != i])
+        chance = estimator.predict_proba(test)[:, 1]
         accuracy.append(estimator.score(data.sets[fold == i], data.labels[fold == i]))
         curve.append(roc_auc_score(data.labels[fold == i] == estimator.classes_[1], chance))
     assert [score.name for score in report.scores] == ["accuracy", "ROC AUC"]
@@ -96,7 +98,7 @@ def test_what_is_reported_is_what_scikit_learn_would_find(tmp_path: Path, cells:
     assert report.classes == {"[high]": 12, "low": 12}
     assert report.notes == ()
 
-    whole = SetClassifier(**SMALL, random_state=5).fit(data.sets, data.labels)
+    whole = SetClassifier(**settings, random_state=5).fit(data.sets, data.labels)
     assert np.array_equal(load(out).predict_proba(data.sets), whole.predict_proba(data.sets))
     assert {path.name for path in out.parent.iterdir()} == {out.name, f"{out.name}.report.json"}
     found = json.loads((out.parent / f"{out.name}.report.json").read_text())
@@ -384,7 +386,7 @@ def test_a_fold_that_was_interrupted_is_taken_up(
     tmp_path: Path, cells: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the very bytes of the model, dropout included; nothing but model and report stays."""
-    settings = SMALL | {"dropout": 0.3, "max_epochs": 4}
+    settings = SMALL | {"max_epochs": 8, "lr": 0.01}
     fit_model(cells, tmp_path / "whole", folds=2, settings=settings)
     drawn, draw = [], TrainingBatches.__call__
 
