@@ -189,6 +189,17 @@ class TestLargeSets:
             assert len(set(distances.argmin(1).tolist())) == 128  # and no two are the same
             assert mask[0, distances.argmin(1)].all()
 
+    def test_rows_of_padding_are_zero_in_each_set(self) -> None:
+        """Of several sets the same places are taken, some of which are padding in one of them."""
+        x = self.points().expand(2, -1, -1)
+        mask = torch.arange(self.n) < torch.tensor([[self.n], [700]])
+        rows = weight_rows(plain(0.5).graph, x, mask)
+        assert rows is not None
+        total = rows.sum(-1)
+        assert torch.allclose(total[0], torch.ones(128).double())
+        assert set(total[1].round(decimals=9).tolist()) == {0.0, 1.0}
+        assert total[1].sum().item() == pytest.approx(128 * 700 / self.n, abs=1)
+
     def test_padding_does_not_count(self) -> None:
         """Also where real elements are few, or the first places are padding."""
         x = self.points()
@@ -338,6 +349,18 @@ class TestSaturation:
 
     def test_a_layer_without_activation_always_has_slope(self) -> None:
         assert saturation(torch.full((2, 3), 1e9), "identity") == 0
+
+    def test_padding_does_not_count(self) -> None:
+        """Real elements saturate one unit of two; padding, which is filled with zeros, none."""
+        model = plain(1.0)
+        model.graph.embed = sw.MLP(2, 2, activation="tanh").double()
+        with torch.no_grad():
+            model.graph.embed.layers[0].linear.weight.copy_(torch.tensor([[1e3, 0.0], [0.0, 1e-3]]))
+            model.graph.embed.layers[0].linear.bias.zero_()
+        mask = torch.tensor([[True, True, True, False], [True, False, False, False]])
+        x = torch.ones(2, 4, 2, dtype=torch.float64)
+        assert sw.graph_health(model, x, mask)["saturated"] == 0.5
+        assert sw.graph_health(model, sw.Shared(x[0, :1], torch.zeros(2, 4).long()), mask)["saturated"] == 0.5
 
     def test_of_a_model(self) -> None:
         """Padding does not count, nor does the layer before the last."""
