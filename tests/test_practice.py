@@ -386,7 +386,7 @@ def test_a_fold_that_was_interrupted_is_taken_up(
     tmp_path: Path, cells: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the very bytes of the model, dropout included; nothing but model and report stays."""
-    settings = SMALL | {"max_epochs": 8, "lr": 0.01}
+    settings = SMALL | {"dropout": 0.3, "max_epochs": 4}
     fit_model(cells, tmp_path / "whole", folds=2, settings=settings)
     drawn, draw = [], TrainingBatches.__call__
 
