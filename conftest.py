@@ -6,8 +6,20 @@ from collections.abc import Iterator
 from jaxtyping import config, install_import_hook
 
 CHECKED = [
-    *("setwise.functional", "setwise.sets", "setwise.ragged", "setwise.tasks", "setwise.nn", "setwise.data"),
-    *("setwise.learning", "setwise.explore.layout", "setwise.explore.page", "setwise.explore.story"),
+    *(
+        "setwise.functional",
+        "setwise.sets",
+        "setwise.sets",
+        "setwise.tasks",
+        "setwise.nn",
+        "setwise.experiments.data",
+    ),
+    *(
+        "setwise.estimators.batches",
+        "setwise.inspection.explorer.layout",
+        "setwise.inspection.explorer.page",
+        "setwise.inspection.explorer.content",
+    ),
 ]
 install_import_hook(CHECKED, "beartype.beartype")
 

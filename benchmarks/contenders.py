@@ -74,11 +74,11 @@ def dmps(graph: Any) -> nn.Module:
 
 
 def waves(features: int) -> nn.Module:
-    return dmps(sw.RandomFeatureGraph(DIM, HIDDEN, features=features))
+    return dmps(sw.nn.RandomFeatureGraph(DIM, HIDDEN, features=features))
 
 
 def nearest() -> nn.Module:
-    return dmps(sw.NeighbourGraph(DIM, HIDDEN, k=NEIGHBOURS))
+    return dmps(sw.nn.NeighbourGraph(DIM, HIDDEN, k=NEIGHBOURS))
 
 
 def set_transformer(inducing: int | None) -> nn.Module:
@@ -175,7 +175,7 @@ class Unembedded(nn.Module):
 
 
 def streamed_product() -> Callable[[Tensor], Tensor]:
-    graph: Any = sw.StreamedGraph(DIM, (DIM,), sigma=SIGMA, normalize=sw.row_normalize)
+    graph: Any = sw.nn.StreamedGraph(DIM, (DIM,), sigma=SIGMA, normalize=sw.functional.row_normalize)
     graph.embed = Unembedded()
 
     def multiply(x: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ import setwise as sw
 from benchmarks.measure import record, side_by_side
 from setwise.experiments.counting import Counting
 from setwise.experiments.counting_models import CHANNELS, DIM
-from setwise.nn.encoders import placed
-from setwise.train import Batch
+from setwise.nn.layers import expand_shared
+from setwise.training.loop import Batch
 
 SETS, ROUNDS = 32, 15
 
@@ -42,12 +42,12 @@ class Everywhere(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        layers = (sw.ConvPool(channels, CHANNELS) for channels in (1, CHANNELS, CHANNELS, CHANNELS))
-        self.encoder = sw.ElementEncoder(nn.Sequential(*layers, nn.Flatten()))
+        layers = (sw.nn.ConvPool(channels, CHANNELS) for channels in (1, CHANNELS, CHANNELS, CHANNELS))
+        self.encoder = sw.nn.ElementEncoder(nn.Sequential(*layers, nn.Flatten()))
 
     def forward(self, x: sw.Shared, mask: Tensor) -> Tensor:
         """Encode the drawings and put them in their places."""
-        return placed(self.encoder(x, mask), mask)
+        return expand_shared(self.encoder(x, mask), mask)
 
 
 def step(model: nn.Module, batch: Batch) -> Callable[[], None]:

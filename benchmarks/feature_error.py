@@ -19,10 +19,10 @@ from torch import Tensor
 
 import setwise as sw
 from benchmarks.measure import RESULTS, record
-from setwise.checkpoint import CHECKPOINT, load_checkpoint
+from setwise._files import read_json
 from setwise.experiments import EXPERIMENTS
-from setwise.files import read_json
-from setwise.train import matched
+from setwise.training.checkpoint import CHECKPOINT, load_checkpoint
+from setwise.training.loop import matched
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,10 +73,10 @@ def errors(model: sw.DMPS, batch: sw.SetBatch, features: int) -> list[float]:
     x: Tensor = model.encoder(batch.x, batch.mask)[:SETS]
     mask = None if batch.mask is None else batch.mask[:SETS]
     assert isinstance(model.graph, sw.LatentGraph)
-    exact, layers = model.graph(x, mask), [d for d in model.graph.embed.layers if isinstance(d, sw.Dense)]
+    exact, layers = model.graph(x, mask), [d for d in model.graph.embed.layers if isinstance(d, sw.nn.Dense)]
     found = []
     for seed in range(SEEDS):
-        graph = sw.RandomFeatureGraph(
+        graph = sw.nn.RandomFeatureGraph(
             x.shape[-1],
             tuple(layer.linear.out_features for layer in layers),
             activation=layers[0].activation,

@@ -14,7 +14,7 @@ import setwise as sw
 from benchmarks.dense_step import PlainGraph
 from benchmarks.measure import record, side_by_side
 from setwise.experiments.histology import DIM, HIDDEN, Histology
-from setwise.train import Batch
+from setwise.training.loop import Batch
 
 PATCHES, ROUNDS = 672, 11
 
@@ -53,7 +53,7 @@ def main() -> None:
     ours = experiment.model("d-dmps-ldc", 0)
     kernel = PlainGraph(DIM, HIDDEN, activation="tanh")
     plain = sw.DMPS.build(3, 1, dim=DIM, graph=kernel, activation="tanh", encoder=Plain())
-    (scale,) = (layer for layer in ours.modules() if isinstance(layer, sw.Standardize))
+    (scale,) = (layer for layer in ours.modules() if isinstance(layer, sw.nn.Standardize))
     numbers = sw.SetBatch(scale(batch.elements.flatten(0, 1)).view(batch.x.shape))
     with torch.no_grad():
         for p, q in zip(plain.parameters(), ours.parameters(), strict=True):

@@ -12,7 +12,7 @@ import torch
 import setwise as sw
 from benchmarks.measure import record, side_by_side
 from setwise.experiments.gaussian import Gaussian
-from setwise.progress import Bar
+from setwise.training.progress import ProgressBar
 
 STEPS, ROUNDS = 1_000, 9
 
@@ -36,7 +36,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             sw.fit(
                 experiment.model("v-dmps", 0), task, batches, experiment.training,
-                folder=Path(folder), progress=Bar("loop", "accuracy"),
+                folder=Path(folder), progress=ProgressBar("loop", "accuracy"),
             )  # fmt: skip
 
     times = side_by_side({"by_hand": by_hand, "ours": ours}, ROUNDS)

@@ -28,18 +28,18 @@ def lognormal(sets: int, sigma: float) -> np.ndarray:
 def compared(sigma: float, elements: int, max_sets: int | None) -> dict[str, Any]:
     """The largest share of padding in some epochs, and what the batches are like."""
     sizes = lognormal(SETS, sigma)
-    sampler = sw.ElementBudgetSampler(sizes, elements=elements, max_sets=max_sets)
+    sampler = sw.training.ElementBudgetSampler(sizes, elements=elements, max_sets=max_sets)
     ours = [list(sampler) for _ in range(EPOCHS)]
-    shuffled = [sw.epochs(len(sizes), len(sizes), 1, "padding", epoch) for epoch in range(EPOCHS)]
+    shuffled = [sw.training.epochs(len(sizes), len(sizes), 1, "padding", epoch) for epoch in range(EPOCHS)]
     theirs = [[part.tolist() for part in order.tensor_split(len(sampler))] for order in shuffled]
     shared = [[batch for batch in batches if len(batch) > 1] for batches in ours]
     return {
         "sigma": sigma,
         "elements": elements,
         "max_sets": max_sets,
-        "waste": max(sw.padding_waste(sizes, batches) for batches in ours),
-        "waste_of_two_or_more": max(sw.padding_waste(sizes, batches) for batches in shared),
-        "waste_at_random": min(sw.padding_waste(sizes, batches) for batches in theirs),
+        "waste": max(sw.training.padding_waste(sizes, batches) for batches in ours),
+        "waste_of_two_or_more": max(sw.training.padding_waste(sizes, batches) for batches in shared),
+        "waste_at_random": min(sw.training.padding_waste(sizes, batches) for batches in theirs),
         "largest_batch": max(area(sizes, batches) for batches in shared),
         "largest_batch_at_random": max(area(sizes, batches) for batches in theirs),
         "batches": len(sampler),
@@ -69,7 +69,7 @@ def planning() -> dict[str, float]:
     made, drawn = [], []
     for _ in range(ROUNDS):
         start = time.perf_counter()
-        sampler = sw.ElementBudgetSampler(sizes, elements=BUDGETS[-1])
+        sampler = sw.training.ElementBudgetSampler(sizes, elements=BUDGETS[-1])
         made.append(time.perf_counter() - start)
         list(sampler)
         drawn.append(time.perf_counter() - start - made[-1])

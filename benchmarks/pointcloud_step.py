@@ -13,9 +13,9 @@ from torch import nn
 
 import setwise as sw
 from benchmarks.measure import peak_megabytes, record, side_by_side
-from setwise.data.solids import solids
+from setwise.experiments.data.solids import solids
 from setwise.experiments.pointcloud import DIM, HIDDEN
-from setwise.train import Batch
+from setwise.training.loop import Batch
 
 SETS, POINTS, DEPTH, CLASSES, ROUNDS = 8, 1000, 3, 40, 12
 
@@ -48,13 +48,13 @@ def example() -> Batch:
 
 
 def main() -> None:
-    from setwise.data.pointclouds import augment, normalize
+    from setwise.experiments.data.point_clouds import augment, normalize
 
     clouds = solids(20)
 
     def prepare() -> None:
-        generator = sw.generator("benchmark")
-        index = sw.epochs(len(clouds), SETS, 1, "benchmark")
+        generator = sw.training.generator("benchmark")
+        index = sw.training.epochs(len(clouds), SETS, 1, "benchmark")
         normalize(augment(clouds.sample(index, POINTS, generator), generator))
 
     batch = example()

@@ -16,7 +16,7 @@ import torch
 
 import setwise as sw
 from benchmarks.measure import record
-from setwise.using import predict_file
+from setwise.cli.predict import predict_file
 
 SETS, SAMPLE, FEATURES, ROUNDS = 10_000, 500, 16, 3
 

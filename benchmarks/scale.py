@@ -15,7 +15,7 @@ import tyro
 from benchmarks.alone import MEMORY, TIME, Limits, failed, measure
 from benchmarks.contenders import CONTENDERS, Contender
 from benchmarks.measure import RESULTS, machine
-from setwise.files import read_json, write_json
+from setwise._files import read_json, write_json
 
 SIZES = (100, 300, 1000, 3000, 10_000, 30_000, 100_000, 200_000, 300_000, 1_000_000)
 MISSING = "not installed"

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.alone import MEMORY, TIME
 from benchmarks.measure import RESULTS
-from setwise.files import read_json
+from setwise._files import read_json
 
 FIGURE = Path(__file__).parent.parent / "docs" / "figures" / "scale.png"
 PANELS = {"seconds": "seconds for a training step", "peak_megabytes": "peak memory beyond the inputs, MB"}

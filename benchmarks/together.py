@@ -48,10 +48,10 @@ def train(batch: str, sets: int) -> None:
 
     import torch
 
-    from setwise import ranks
-    from setwise.config import Training
+    from setwise import collectives
     from setwise.experiments.counting import Counting
-    from setwise.train import fit
+    from setwise.training.config import Training
+    from setwise.training.loop import fit
 
     torch.set_num_threads(1)
     experiment = Counting(batch="fresh" if batch == "fresh" else "pool", sets=sets)
@@ -63,10 +63,10 @@ def train(batch: str, sets: int) -> None:
         return batches(step)
 
     fit(model, experiment.task(ROW), timed, Training(steps=STEPS, evaluations=1, device="cpu"))  # type: ignore[arg-type]
-    if ranks.is_first():
+    if collectives.is_first():
         steps = [after - before for before, after in pairwise(times[WARM_UP:])]
         Path(os.environ["SETWISE_TIMES"]).write_text(json.dumps(steps))
-    ranks.leave()
+    collectives.leave()
 
 
 def main() -> None:

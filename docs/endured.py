@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from setwise._files import read_json
 from setwise.experiments.report import markdown
-from setwise.files import read_json
 
 RESULTS = Path(__file__).parent.parent / "results"
 

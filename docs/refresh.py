@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from docs import endured
+from setwise._files import read_json, write_atomically
 from setwise.experiments import EXPERIMENTS
 from setwise.experiments.counting import Counting
 from setwise.experiments.gaussian import Gaussian
 from setwise.experiments.report import by_data, load_results, markdown, table
-from setwise.files import read_json, write_atomically
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"

@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 import setwise as sw
 from endurance.recording import arguments, record
-from setwise import ranks
-from setwise.nn.split_elements import SplitElements
+from setwise import collectives
+from setwise.training.split_elements import SplitElements
 
 ELEMENTS, REPEATS, NUMBER = 4096, 50, 4
 SIZES = [(64, 64, 3), (64, 256, 3), (128, 1024, 3), (64, 64, 6)]
@@ -60,7 +60,7 @@ def sent() -> int:
 def measure(path: str) -> None:
     """One of the processes: steps of a model of each size, without the average of the gradients."""
     torch.set_num_threads(1)
-    ranks.join()
+    collectives.join()
     given = 0
     reduce = dist.all_reduce
 
@@ -73,15 +73,15 @@ def measure(path: str) -> None:
     found = []
     for dim, features, depth in SIZES:
         torch.manual_seed(0)
-        graph = sw.RandomFeatureGraph(dim, features=features)
+        graph = sw.nn.RandomFeatureGraph(dim, features=features)
         model = SplitElements(sw.DMPS.build(3, 1, dim=dim, depth=depth, graph=graph))
         x = torch.randn(1, ELEMENTS, 3)
         model(x).sum().backward()
-        ranks.wait()
+        collectives.wait()
         given, before = 0, sent()
         for _ in range(REPEATS):
             model(x).sum().backward()
-        ranks.wait()
+        collectives.wait()
         expected = payload(dim, features, depth)
         found.append(
             {
@@ -90,14 +90,14 @@ def measure(path: str) -> None:
                 "depth": depth,
                 "formula": expected,
                 "given": given / REPEATS,
-                "formula_on_the_wire": on_the_wire(given / REPEATS, ranks.world()),
+                "formula_on_the_wire": on_the_wire(given / REPEATS, collectives.world()),
                 "measured_on_the_wire": (sent() - before) / REPEATS,
             }
         )
-        ranks.wait()
-    if ranks.is_first():
+        collectives.wait()
+    if collectives.is_first():
         Path(path).write_text(json.dumps(found))
-    ranks.leave()
+    collectives.leave()
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ import torch
 
 from endurance.formats import FORMATS
 from endurance.mutations import png_chunk
-from setwise.files import LARGE
+from setwise._files import LARGE
 
 __all__ = ["CASES", "FORMATS"]
 
@@ -335,7 +335,7 @@ def described(**params: Any) -> Write:
     """A model whose description says other things than its numbers, its checksum right."""
 
     def write(path: Path) -> None:
-        from setwise.modelfile import read_model, write_model
+        from setwise.estimators.model_file import read_model, write_model
 
         state, description = read_model(path)
         description["params"] |= params.pop("params", {})

@@ -17,16 +17,16 @@ from PIL import Image
 
 import setwise
 from endurance.mutations import Damage, in_gzip, in_png, in_zip
-from setwise.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
-from setwise.data import modelnet, omniglot
-from setwise.data.bags import bags_from_csv, bags_from_folder, bags_from_npz
-from setwise.data.characters import DRAWINGS, SIDE
-from setwise.data.histology import read_images
-from setwise.data.reading import read_sets
+from setwise._files import read_json, write_json
+from setwise.cli.fit import _Kept
 from setwise.experiments import EXPERIMENTS
-from setwise.explore.trained import read_run
-from setwise.files import read_json, write_json
-from setwise.practice import _Kept
+from setwise.experiments.data import modelnet, omniglot
+from setwise.experiments.data.characters import DRAWINGS, SIDE
+from setwise.experiments.data.histology import read_images
+from setwise.inspection.explorer.trained_run import read_run
+from setwise.io.bags import bags_from_csv, bags_from_folder, bags_from_npz
+from setwise.io.readers import read_sets
+from setwise.training.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,7 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         child.close()
     if given.out:
-        from setwise.files import write_json
+        from setwise._files import write_json
 
         write_json(given.out, report)
     _show(report)

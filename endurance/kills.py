@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from endurance.recording import arguments, record
-from setwise.checkpoint import CHECKPOINT, load_checkpoint, trained_weights
-from setwise.files import read_json
+from setwise._files import read_json
+from setwise.training.checkpoint import CHECKPOINT, load_checkpoint, trained_weights
 
 RUN = ["-m", "setwise", "run", "gaussian", "--row", "v-dmps", "--test-sets", "2000", "--threads", "1"]
 RUN += ["--training.steps", "3000", "--training.evaluations", "150", "--training.checkpoint-seconds", "0"]

@@ -40,7 +40,7 @@ class Round:
 
 def batches(step: int) -> tuple[sw.SetBatch, torch.Tensor]:
     """Sets of 5 to 60 points; is their mean to the right?"""
-    random = sw.generator("long run", step)
+    random = sw.training.generator("long run", step)
     sizes = torch.randint(5, 61, (SETS,), generator=random)
     sets = [torch.randn(int(n), 3, generator=random) for n in sizes]
     return sw.SetBatch.pack(sets), torch.tensor([int(x[:, 0].mean() > 0) for x in sets])

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from setwise._files import write_json
 from setwise.experiments.runner import revision
-from setwise.files import write_json
 
 RESULTS = Path(__file__).parent.parent / "results" / "reliability"
 

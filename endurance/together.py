@@ -15,18 +15,17 @@ import torch
 from torch import Tensor, nn
 
 import setwise as sw
-from setwise import ranks
-from setwise.nn.contrast import JoinedPool
+from setwise import collectives
 from setwise.nn.images import ConvPool
-from setwise.nn.mil import GatedAttentionPool
-from setwise.nn.norm import BatchNorm
-from setwise.nn.split_elements import SplitElements
+from setwise.nn.layers import BatchNorm
+from setwise.nn.pool import GatedAttentionPool, JoinedPool
+from setwise.training.split_elements import SplitElements
 
 Found = dict[str, Any]
 
 
 def points_of(step: int, sets: int = 5, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-    random = sw.generator("together", step)
+    random = sw.training.generator("together", step)
     x = torch.randn(sets, 7, 3, generator=random, dtype=dtype)
     mask = torch.arange(7) < torch.randint(1, 8, (sets, 1), generator=random)
     y = (x[..., 0] * mask).sum(1) > 0
@@ -83,11 +82,11 @@ def shared_images() -> Found:
 
     def make() -> nn.Module:
         layers = nn.Sequential(ConvPool(1, 4), ConvPool(4, 4, norm=True), nn.Flatten())
-        encoder = sw.ElementEncoder(layers)
+        encoder = sw.nn.ElementEncoder(layers)
         return sw.DMPS.build(36, 1, dim=36, hidden=(8, 8), depth=1, pool="sum", encoder=encoder)
 
     def batches(step: int) -> tuple[sw.SetBatch, Tensor]:
-        random = sw.generator("drawings", step)
+        random = sw.training.generator("drawings", step)
         values = torch.rand(9, 1, 18, 18, generator=random) < 0.3
         index = torch.randint(len(values), (6, 5), generator=random)
         return sw.SetBatch(sw.Shared(values, index)), torch.randint(4, (6,), generator=random)
@@ -100,7 +99,7 @@ def plain_encoder_of_shared() -> Found:
     model = seeded(lambda: sw.DeepSets.build(3, 1, dim=8))
 
     def batches(step: int) -> tuple[sw.SetBatch, Tensor]:
-        random = sw.generator("points", step)
+        random = sw.training.generator("points", step)
         values = torch.randn(1 if step == 3 else 5, 3, generator=random)
         index = torch.randint(len(values), (6, 4), generator=random)
         return sw.SetBatch(sw.Shared(values, index)), torch.arange(6) % 2
@@ -112,7 +111,7 @@ def points() -> Found:
     """PointNet++, whose batch norms see neighbourhoods of different sizes."""
     sizes: Any = {"centers": (4, 2), "radius": (0.8, 1.5), "neighbours": (3, 2), "hidden": (6,)}
     dims = ((4, 5), (6,), (7,))
-    model = seeded(lambda: sw.PointNetPlusPlus.build(3, 2, dims=dims, dropout=0.0, **sizes))
+    model = seeded(lambda: sw.nn.PointNetPlusPlus.build(3, 2, dims=dims, dropout=0.0, **sizes))
 
     def batches(step: int) -> tuple[sw.SetBatch, Tensor]:
         return ragged(step, sets=1 if step == 3 else 6)
@@ -123,8 +122,8 @@ def points() -> Found:
 def norms() -> Found:
     """A batch norm of half precision, whose statistics are in single precision."""
     norm, x = BatchNorm(3), torch.arange(24.0).view(8, 3).bfloat16()
-    with ranks.splitting():
-        out = norm(x[ranks.share(8)])
+    with collectives.splitting():
+        out = norm(x[collectives.share(8)])
     assert out.dtype == torch.bfloat16
     return {"mean": norm.running_mean, "variance": norm.running_var, "count": norm.num_batches_tracked}
 
@@ -136,7 +135,7 @@ def estimator() -> Found:
     model = sw.SetClassifier(
         layers=(8,), hidden=(8, 8), max_epochs=4, dropout=0.0, early_stopping=True, random_state=0
     ).fit(sets, y.numpy())
-    if ranks.is_first():
+    if collectives.is_first():
         model.predict(sets[:2])
     return {
         "chance": torch.from_numpy(model.predict_proba(sets)),
@@ -145,16 +144,16 @@ def estimator() -> Found:
 
 
 GRAPHS: dict[str, Any] = {
-    "softmax": lambda: sw.RandomFeatureGraph(8, (8, 8), normalize=sw.row_softmax, seed=3),
-    "normalize": lambda: sw.RandomFeatureGraph(8, (8, 8)),
-    "auto": lambda: sw.AutoGraph(8, (8, 8), exact_up_to=0),
-    "uniform": sw.UniformGraph,
+    "softmax": lambda: sw.nn.RandomFeatureGraph(8, (8, 8), normalize=sw.functional.row_softmax, seed=3),
+    "normalize": lambda: sw.nn.RandomFeatureGraph(8, (8, 8)),
+    "auto": lambda: sw.nn.AutoGraph(8, (8, 8), exact_up_to=0),
+    "uniform": sw.nn.UniformGraph,
 }
 POOLS: dict[str, Any] = {
-    "sum": sw.SumPool,
-    "mean": sw.MeanPool,
-    "max": sw.MaxPool,
-    "attention": lambda: sw.AttentionPool(8),
+    "sum": sw.nn.SumPool,
+    "mean": sw.nn.MeanPool,
+    "max": sw.nn.MaxPool,
+    "attention": lambda: sw.nn.AttentionPool(8),
     "gated": lambda: GatedAttentionPool(8),
 }
 
@@ -175,14 +174,14 @@ def elements() -> Found:
             torch.manual_seed(0)
             parts: Any = {"block": block, "graph": GRAPHS[graph](), "pool": POOLS[pool]()}
             model = sw.DMPS.build(3, 2, dim=8, depth=2, **parts).double()
-            network = SplitElements(model) if ranks.world() > 1 else model
+            network = SplitElements(model) if collectives.world() > 1 else model
             out = network(batch.x, batch.mask)
             sw.Classes().loss(out, y).backward()
             name = f"{graph} {pool} {block} {kind}"
             found[f"{name} out"] = out.detach()
             for part, weight in model.named_parameters():
                 assert weight.grad is not None
-                found[f"{name} {part}"] = ranks.total(weight.grad) / ranks.world()
+                found[f"{name} {part}"] = collectives.total(weight.grad) / collectives.world()
     return found
 
 
@@ -191,14 +190,14 @@ def shares() -> Found:
 
     def make() -> nn.Module:
         model = sw.DMPS.build(
-            3, 1, dim=8, hidden=(8, 8), graph="linear", pool=JoinedPool(sw.MeanPool(), sw.MaxPool())
+            3, 1, dim=8, hidden=(8, 8), graph="linear", pool=JoinedPool(sw.nn.MeanPool(), sw.nn.MaxPool())
         )
-        model.head = sw.Dense(16, 1, activation="identity")
+        model.head = sw.nn.Dense(16, 1, activation="identity")
         return model
 
     def batches(step: int) -> tuple[sw.SetBatch, Tensor]:
         x, mask, y = points_of(step)
-        mine = ranks.share(7)
+        mine = collectives.share(7)
         return sw.SetBatch(x[:, mine], mask[:, mine]), y
 
     settings = {"steps": 6, "evaluations": 2, "precision": "64-true"}
@@ -222,7 +221,7 @@ def resumed() -> Found:
 
     settings = sw.Training(steps=12, evaluations=4, checkpoint_seconds=0)
     with tempfile.TemporaryDirectory() as own:
-        folder = Path(ranks.on_first(own.encode).decode())
+        folder = Path(collectives.on_first(own.encode).decode())
         straight, first, second = seeded(make), seeded(make), seeded(make)
         torch.manual_seed(1)
         sw.fit(straight, sw.Binary(), ragged, settings)
@@ -231,9 +230,9 @@ def resumed() -> Found:
             sw.fit(first, sw.Binary(), until_seven, settings, folder=folder / "run")
         history = sw.fit(second, sw.Binary(), ragged, settings, folder=folder / "run", resume=True)
         files = sorted(path.name for path in (folder / "run").iterdir())
-        ranks.wait()
-    drawn = ranks.rows(torch.rand(4))
-    apart = len(drawn.unique(dim=0)) == ranks.world()
+        collectives.wait()
+    drawn = collectives.rows(torch.rand(4))
+    apart = len(drawn.unique(dim=0)) == collectives.world()
     same = all(torch.equal(a, b) for a, b in zip(straight.parameters(), second.parameters(), strict=True))
     told = [entry["step"] for entry in history.metrics]
     return {
@@ -263,15 +262,15 @@ SCENARIOS = {
 
 def main(out: str, *names: str) -> None:
     torch.set_num_threads(1)
-    ranks.join()
+    collectives.join()
     found = {name: SCENARIOS[name]() for name in names or SCENARIOS}
     for name, values in found.items():
         for key, value in values.items():
-            if not torch.equal(ranks.rows(value)[0], value):
-                raise AssertionError(f"{name}: process {ranks.rank()} came to another {key}")
-    if ranks.is_first():
+            if not torch.equal(collectives.rows(value)[0], value):
+                raise AssertionError(f"{name}: process {collectives.rank()} came to another {key}")
+    if collectives.is_first():
         torch.save(found, out)
-    ranks.leave()
+    collectives.leave()
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import setwise as sw
-from setwise.data.bags import MIL_NAMES, load_mil
-from setwise.plots import patch_heatmap
+from setwise.experiments.data.mil import MIL_NAMES, load_mil
+from setwise.inspection.plots import patch_heatmap
 
 PATCH, PATCHES = 8, 10  # pixels of a patch, and patches a side
 CORNERS = [(PATCH * x, PATCH * y) for y in range(PATCHES) for x in range(PATCHES)]

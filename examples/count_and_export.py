@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import setwise as sw
-from setwise.plots import kernel_heatmap
+from setwise.inspection.plots import kernel_heatmap
 
 
 def distinct(in_dim: int, out_dim: int) -> sw.DMPS:

@@ -19,29 +19,29 @@ DEPTH = 12
 def network(*blocks: torch.nn.Module) -> sw.DMPS:
     """Every part of a model is a module; exchange the ones you like."""
     return sw.DMPS(
-        encoder=sw.MLP(3, 32, activation="tanh"),
+        encoder=sw.nn.MLP(3, 32, activation="tanh"),
         graph=sw.LatentGraph(32, (64, 64), activation="tanh"),
         blocks=blocks,
-        pool=sw.MeanPool(),
-        head=sw.Dense(32, 1, activation="identity"),
+        pool=sw.nn.MeanPool(),
+        head=sw.nn.Dense(32, 1, activation="identity"),
     )
 
 
 def main(path: str) -> None:
     """Measure and draw."""
-    gamma = sw.Gamma(0.5, learn=False)
+    gamma = sw.nn.Gamma(0.5, learn=False)
     models = {
-        "message passing": network(*(sw.MessagePassingBlock(32, activation="tanh") for _ in range(DEPTH))),
+        "message passing": network(*(sw.nn.MessagePassingBlock(32, activation="tanh") for _ in range(DEPTH))),
         "set-denoising, γ = 1/2": network(
-            *(sw.SetDenoisingBlock(32, gamma=gamma, activation="tanh") for _ in range(DEPTH))
+            *(sw.nn.SetDenoisingBlock(32, gamma=gamma, activation="tanh") for _ in range(DEPTH))
         ),
-        "set-residual": network(*(sw.SetResidualBlock(32, activation="tanh") for _ in range(DEPTH))),
+        "set-residual": network(*(sw.nn.SetResidualBlock(32, activation="tanh") for _ in range(DEPTH))),
     }
-    points = torch.randn(64, 100, 3, generator=sw.generator("points"))
+    points = torch.randn(64, 100, 3, generator=sw.training.generator("points"))
     figure = Figure(figsize=(6, 4), layout="constrained")
     ax = figure.subplots()
     for name, model in models.items():
-        sw.initialize(model, sw.generator("weights"))
+        sw.nn.initialize(model, sw.training.generator("weights"))
         model.initialize_bandwidth(points)
         with torch.no_grad():
             energies = model.dirichlet_energies(points).mean(0)

@@ -18,8 +18,8 @@ from sklearn.metrics import confusion_matrix
 from sklearn.model_selection import train_test_split
 
 import setwise as sw
-from setwise.data.solids import solids
-from setwise.plots import weighted_points
+from setwise.experiments.data.solids import solids
+from setwise.inspection.plots import weighted_points
 
 KINDS = ["box", "cone", "cylinder", "sphere", "torus"]
 

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 from packaging.utils import canonicalize_name
 
-from setwise.files import read_json, write_json
+from setwise._files import read_json, write_json
 from supply import ROOT
 from supply.sbom import BILL
 from supply.tree import pins

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
+from setwise._files import write_atomically
 from setwise.experiments.report import markdown
-from setwise.files import write_atomically
 from supply import ROOT
 from supply.tree import Package, packages
 

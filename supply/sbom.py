@@ -14,7 +14,7 @@ from urllib.parse import quote
 from packaging.utils import canonicalize_name
 
 import setwise
-from setwise.files import read_json, write_json
+from setwise._files import read_json, write_json
 from supply import ROOT
 from supply.licences import licence
 from supply.tree import Package, asked, packages

@@ -50,15 +50,15 @@ class WrittenOut(nn.Module):
 
 
 def streamed(**changes: object) -> nn.Module:
-    return WrittenOut(sw.StreamedGraph(DIM, (6, 5), activation="tanh", **changes))
+    return WrittenOut(sw.nn.StreamedGraph(DIM, (6, 5), activation="tanh", **changes))
 
 
 def linear(**changes: object) -> nn.Module:
-    return WrittenOut(sw.RandomFeatureGraph(DIM, (6, 5), activation="tanh", **changes))
+    return WrittenOut(sw.nn.RandomFeatureGraph(DIM, (6, 5), activation="tanh", **changes))
 
 
 def neighbours(**changes: object) -> nn.Module:
-    return WrittenOut(sw.NeighbourGraph(DIM, (6, 5), activation="tanh", **changes))
+    return WrittenOut(sw.nn.NeighbourGraph(DIM, (6, 5), activation="tanh", **changes))
 
 
 def dmps(**changes: object) -> sw.DMPS:
@@ -67,15 +67,15 @@ def dmps(**changes: object) -> sw.DMPS:
 
 
 def contrast() -> sw.DMPS:
-    moments = sw.MLP(sw.LocalMoments.features(DIM, 1), 6, activation="tanh")
+    moments = sw.nn.MLP(sw.nn.LocalMoments.features(DIM, 1), 6, activation="tanh")
     model = dmps(
         depth=0,
-        encoder=sw.LocalMoments(moments, dim=DIM, scales=(0.7,)),
+        encoder=sw.nn.LocalMoments(moments, dim=DIM, scales=(0.7,)),
         graph=sw.LatentGraph(6, (5, 7), activation="tanh"),
-        pool=sw.JoinedPool(sw.MeanPool(), sw.SumPool()),
+        pool=sw.nn.JoinedPool(sw.nn.MeanPool(), sw.nn.SumPool()),
     )
-    model.blocks = nn.ModuleList(sw.SetContrastBlock(6, activation="tanh") for _ in range(2))
-    model.head = sw.Dense(12, 3, activation="identity")
+    model.blocks = nn.ModuleList(sw.nn.SetContrastBlock(6, activation="tanh") for _ in range(2))
+    model.head = sw.nn.Dense(12, 3, activation="identity")
     return model
 
 
@@ -94,9 +94,9 @@ def set_transformer(**changes: object) -> sw.SetTransformer:
     return sw.SetTransformer.build(DIM, 3, **(arguments | changes))
 
 
-def pooled(**changes: object) -> sw.PooledMIL:
+def pooled(**changes: object) -> sw.nn.PooledMIL:
     arguments: dict[str, object] = {"dim": 6, "hidden": 5, "activation": "tanh"}
-    return sw.PooledMIL.build(DIM, 3, **(arguments | changes))
+    return sw.nn.PooledMIL.build(DIM, 3, **(arguments | changes))
 
 
 def pointnet(**changes: object) -> nn.Module:
@@ -108,7 +108,7 @@ def pointnet(**changes: object) -> nn.Module:
         "dims": ((5, 6), (6, 7), (7, 8)),
         "hidden": (6,),
     }
-    model = sw.PointNetPlusPlus.build(DIM, 3, **(arguments | changes))
+    model = sw.nn.PointNetPlusPlus.build(DIM, 3, **(arguments | changes))
     for layer in model.modules():
         if isinstance(layer, nn.BatchNorm1d):
             nn.init.normal_(layer.running_mean, std=0.3)
@@ -120,82 +120,86 @@ def pointnet(**changes: object) -> nn.Module:
 
 GRAPHS = [
     Case("latent", graph, "graph"),
-    Case("latent-laplace", partial(graph, kernel=sw.log_laplace_kernel), "graph"),
-    Case("latent-matern32", partial(graph, kernel=sw.log_matern32_kernel), "graph"),
-    Case("latent-matern52", partial(graph, kernel=sw.log_matern52_kernel), "graph"),
-    Case("latent-super-gaussian", partial(graph, kernel=sw.log_super_gaussian_kernel), "graph"),
-    Case("latent-softmax", partial(graph, normalize=sw.row_softmax), "graph"),
+    Case("latent-laplace", partial(graph, kernel=sw.functional.log_laplace_kernel), "graph"),
+    Case("latent-matern32", partial(graph, kernel=sw.functional.log_matern32_kernel), "graph"),
+    Case("latent-matern52", partial(graph, kernel=sw.functional.log_matern52_kernel), "graph"),
+    Case("latent-super-gaussian", partial(graph, kernel=sw.functional.log_super_gaussian_kernel), "graph"),
+    Case("latent-softmax", partial(graph, normalize=sw.functional.row_softmax), "graph"),
     Case(
         "latent-tempered",
-        partial(graph, normalize=partial(sw.row_normalize, temperature=2.0)),
+        partial(graph, normalize=partial(sw.functional.row_normalize, temperature=2.0)),
         "graph",
     ),
     Case("streamed", streamed, "graph"),
-    Case("streamed-softmax", partial(streamed, normalize=sw.row_softmax), "graph"),
+    Case("streamed-softmax", partial(streamed, normalize=sw.functional.row_softmax), "graph"),
     Case(
         "streamed-tempered",
-        partial(streamed, normalize=partial(sw.row_softmax, temperature=0.5)),
+        partial(streamed, normalize=partial(sw.functional.row_softmax, temperature=0.5)),
         "graph",
     ),
     Case("linear", linear, "graph"),
-    Case("linear-softmax", partial(linear, normalize=sw.row_softmax), "graph"),
-    Case("auto", partial(sw.AutoGraph, DIM, (6, 5), activation="tanh"), "graph"),
+    Case("linear-softmax", partial(linear, normalize=sw.functional.row_softmax), "graph"),
+    Case("auto", partial(sw.nn.AutoGraph, DIM, (6, 5), activation="tanh"), "graph"),
     Case("neighbours-2", partial(neighbours, k=2), "graph", smooth=False),
     Case("neighbours-all", partial(neighbours, k=9), "graph"),
-    Case("neighbours-softmax", partial(neighbours, k=9, normalize=sw.row_softmax), "graph"),
+    Case("neighbours-softmax", partial(neighbours, k=9, normalize=sw.functional.row_softmax), "graph"),
     Case("neighbours-delta", partial(neighbours, delta=0.2), "graph", smooth=False),
-    Case("uniform", sw.UniformGraph, "graph", constant=True),
-    Case("identity", sw.IdentityGraph, "graph", constant=True),
+    Case("uniform", sw.nn.UniformGraph, "graph", constant=True),
+    Case("identity", sw.nn.IdentityGraph, "graph", constant=True),
     Case(
         "sparsified",
-        lambda: sw.SparseGraph(graph(), partial(sw.sparsify, delta=0.2)),
+        lambda: sw.nn.SparseGraph(graph(), partial(sw.functional.sparsify, delta=0.2)),
         "graph",
         smooth=False,
     ),
-    Case("top-2", lambda: sw.SparseGraph(graph(), partial(sw.top_k, k=2)), "graph", smooth=False),
+    Case(
+        "top-2", lambda: sw.nn.SparseGraph(graph(), partial(sw.functional.top_k, k=2)), "graph", smooth=False
+    ),
 ]
 ENCODERS = [
-    Case("mlp", lambda: sw.MLP(DIM, 6, 5, activation="tanh"), "equivariant"),
+    Case("mlp", lambda: sw.nn.MLP(DIM, 6, 5, activation="tanh"), "equivariant"),
     Case(
         "local-moments",
-        lambda: sw.LocalMoments(
-            sw.MLP(sw.LocalMoments.features(DIM, 2), 5, activation="tanh"), dim=DIM, scales=(0.7, 1.5)
+        lambda: sw.nn.LocalMoments(
+            sw.nn.MLP(sw.nn.LocalMoments.features(DIM, 2), 5, activation="tanh"), dim=DIM, scales=(0.7, 1.5)
         ),
         "equivariant",
     ),
-    Case("element-encoder", lambda: sw.ElementEncoder(convolution()), "equivariant"),
+    Case("element-encoder", lambda: sw.nn.ElementEncoder(convolution()), "equivariant"),
     Case(
         "standardized",
-        lambda: sw.ElementEncoder(sw.Standardize(torch.linspace(-1, 1, DIM), torch.linspace(0, 2, DIM))),
+        lambda: sw.nn.ElementEncoder(
+            sw.nn.Standardize(torch.linspace(-1, 1, DIM), torch.linspace(0, 2, DIM))
+        ),
         "equivariant",
     ),
 ]
 LAYERS = [
-    Case("mean-et", lambda: sw.EquivariantLayer(DIM, 5, pool="mean", activation="tanh"), "equivariant"),
+    Case("mean-et", lambda: sw.nn.EquivariantLayer(DIM, 5, pool="mean", activation="tanh"), "equivariant"),
     Case(
         "max-et",
-        lambda: sw.EquivariantLayer(DIM, 5, pool="max", activation="tanh"),
+        lambda: sw.nn.EquivariantLayer(DIM, 5, pool="max", activation="tanh"),
         "equivariant",
         smooth=False,
     ),
-    Case("sab", lambda: sw.SetAttentionBlock(DIM, heads=2), "equivariant"),
-    Case("sab-norm", lambda: sw.SetAttentionBlock(DIM, heads=2, norm=True), "equivariant"),
-    Case("isab", lambda: sw.InducedSetAttentionBlock(DIM, inducing=3, heads=2), "equivariant"),
+    Case("sab", lambda: sw.nn.SetAttentionBlock(DIM, heads=2), "equivariant"),
+    Case("sab-norm", lambda: sw.nn.SetAttentionBlock(DIM, heads=2, norm=True), "equivariant"),
+    Case("isab", lambda: sw.nn.InducedSetAttentionBlock(DIM, inducing=3, heads=2), "equivariant"),
     Case(
         "isab-norm",
-        lambda: sw.InducedSetAttentionBlock(DIM, inducing=3, heads=2, norm=True),
+        lambda: sw.nn.InducedSetAttentionBlock(DIM, inducing=3, heads=2, norm=True),
         "equivariant",
     ),
 ]
 POOLS = [
-    Case("sum-pool", sw.SumPool, "invariant"),
-    Case("mean-pool", sw.MeanPool, "invariant"),
-    Case("max-pool", sw.MaxPool, "invariant", smooth=False),
-    Case("attention-pool", lambda: sw.AttentionPool(DIM, 5), "invariant"),
-    Case("gated-attention-pool", lambda: sw.GatedAttentionPool(DIM, 5), "invariant"),
-    Case("joined-pool", lambda: sw.JoinedPool(sw.MeanPool(), sw.SumPool()), "invariant"),
-    Case("pma", lambda: sw.MultiheadAttentionPool(DIM, heads=2), "invariant"),
-    Case("pma-seeds", lambda: sw.MultiheadAttentionPool(DIM, seeds=3, heads=2, norm=True), "invariant"),
+    Case("sum-pool", sw.nn.SumPool, "invariant"),
+    Case("mean-pool", sw.nn.MeanPool, "invariant"),
+    Case("max-pool", sw.nn.MaxPool, "invariant", smooth=False),
+    Case("attention-pool", lambda: sw.nn.AttentionPool(DIM, 5), "invariant"),
+    Case("gated-attention-pool", lambda: sw.nn.GatedAttentionPool(DIM, 5), "invariant"),
+    Case("joined-pool", lambda: sw.nn.JoinedPool(sw.nn.MeanPool(), sw.nn.SumPool()), "invariant"),
+    Case("pma", lambda: sw.nn.MultiheadAttentionPool(DIM, heads=2), "invariant"),
+    Case("pma-seeds", lambda: sw.nn.MultiheadAttentionPool(DIM, seeds=3, heads=2, norm=True), "invariant"),
 ]
 MODELS = [
     Case("v-dmps", partial(dmps, block="message-passing"), "invariant"),
@@ -206,26 +210,26 @@ MODELS = [
     Case("d-dmps-ug", partial(dmps, graph="uniform"), "invariant"),
     Case(
         "d-dmps-softmax",
-        lambda: dmps(graph=sw.LatentGraph(6, (5, 7), activation="tanh", normalize=sw.row_softmax)),
+        lambda: dmps(graph=sw.LatentGraph(6, (5, 7), activation="tanh", normalize=sw.functional.row_softmax)),
         "invariant",
     ),
-    Case("pnorm-1", lambda: dmps(block=lambda: sw.PNormBlock(6, p=1.0, activation="tanh")), "invariant"),
-    Case("pnorm-1.5", lambda: dmps(block=lambda: sw.PNormBlock(6, p=1.5, activation="tanh")), "invariant"),
+    Case("pnorm-1", lambda: dmps(block=lambda: sw.nn.PNormBlock(6, p=1.0, activation="tanh")), "invariant"),
+    Case("pnorm-1.5", lambda: dmps(block=lambda: sw.nn.PNormBlock(6, p=1.5, activation="tanh")), "invariant"),
     Case("dmps-streamed", partial(dmps, graph="streamed"), "invariant"),
     Case("dmps-linear", partial(dmps, graph="linear"), "invariant"),
     Case(
         "dmps-auto-streamed",
-        lambda: dmps(graph=sw.AutoGraph(6, (5, 7), activation="tanh", memory=0.0)),
+        lambda: dmps(graph=sw.nn.AutoGraph(6, (5, 7), activation="tanh", memory=0.0)),
         "invariant",
     ),
     Case(
         "dmps-auto-linear",
-        lambda: dmps(graph=sw.AutoGraph(6, (5, 7), activation="tanh", exact_up_to=0)),
+        lambda: dmps(graph=sw.nn.AutoGraph(6, (5, 7), activation="tanh", exact_up_to=0)),
         "invariant",
     ),
     Case(
         "dmps-neighbours",
-        lambda: dmps(graph=sw.NeighbourGraph(6, (5, 7), activation="tanh", k=3)),
+        lambda: dmps(graph=sw.nn.NeighbourGraph(6, (5, 7), activation="tanh", k=3)),
         "invariant",
         smooth=False,
     ),
@@ -235,7 +239,7 @@ MODELS = [
     Case("dmps-depth-0", partial(dmps, depth=0), "invariant"),
     Case(
         "dmps-encoder",
-        lambda: dmps(dim=9, encoder=sw.ElementEncoder(convolution())),
+        lambda: dmps(dim=9, encoder=sw.nn.ElementEncoder(convolution())),
         "invariant",
     ),
 ]
@@ -243,7 +247,7 @@ COUNTERS = [
     Case("distinct", distinct, "invariant"),
     Case(
         "distinct-super-gaussian",
-        lambda: distinct(dim=DIM, graph=graph(kernel=sw.log_super_gaussian_kernel), depth=1),
+        lambda: distinct(dim=DIM, graph=graph(kernel=sw.functional.log_super_gaussian_kernel), depth=1),
         "invariant",
     ),
 ]

@@ -4,7 +4,7 @@ import shutil
 
 import torch
 
-from setwise import rbf_kernel
+from setwise.functional import rbf_kernel
 from tests.cases import CASES, padded
 
 if __name__ == "__main__":

@@ -22,11 +22,11 @@ SIZES = [5, 3, 1, 0]
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 0.1}
 
 KERNELS = [
-    sw.log_rbf_kernel,
-    sw.log_laplace_kernel,
-    sw.log_matern32_kernel,
-    sw.log_matern52_kernel,
-    sw.log_super_gaussian_kernel,
+    sw.functional.log_rbf_kernel,
+    sw.functional.log_laplace_kernel,
+    sw.functional.log_matern32_kernel,
+    sw.functional.log_matern52_kernel,
+    sw.functional.log_super_gaussian_kernel,
 ]
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
@@ -110,7 +110,7 @@ def test_padded_equals_unpadded_whatever_the_batch_mates(case: Case) -> None:
         assert close(alone, together), f"set {i} of size {n}"
 
 
-@pytest.mark.parametrize("normalize", [sw.row_softmax, sw.row_normalize])
+@pytest.mark.parametrize("normalize", [sw.functional.row_softmax, sw.functional.row_normalize])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_amount_of_padding_does_not_matter_far_from_the_origin(kernel: Any, normalize: Any) -> None:
     """In single precision, where the distances between large numbers cancel."""
@@ -122,7 +122,10 @@ def test_the_amount_of_padding_does_not_matter_far_from_the_origin(kernel: Any, 
     mask = torch.arange(205).unsqueeze(0) < 5
     assert torch.allclose(graph(wide, mask)[:, :5, :5], graph(x), atol=2e-3)
     assert graph(x).std() > 0.01
-    energies = sw.dirichlet_energy(wide, graph(wide, mask)), sw.dirichlet_energy(x, graph(x))
+    energies = (
+        sw.functional.dirichlet_energy(wide, graph(wide, mask)),
+        sw.functional.dirichlet_energy(x, graph(x)),
+    )
     assert torch.allclose(*energies, rtol=1e-2)
 
 

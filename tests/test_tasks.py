@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from setwise import Binary, Classes, Count, Labels, Regression, RobustCount
-from setwise.tasks import Task, roc_auc
+from setwise import Binary, Classes, Count, Labels, Regression
+from setwise.tasks import RobustCount, Task, roc_auc
 
 
 def test_binary() -> None:

@@ -1,27 +1,29 @@
-"""SetBatch: sets of different sizes as one tensor and a mask, and the ways in and out of it."""
+"""Containers of sets: ragged (`Sets`), padded with a mask (`SetBatch`), with shared elements (`Shared`)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
+
+from setwise._text import few
 
 
 class Shared:
     """Elements that sets have in common, each held once: element j of set i is ``values[index[i, j]]``.
 
-    Takes the place of ``x [b, n, …]`` in a `SetBatch`. `setwise.ElementEncoder` encodes every value once,
-    however many sets it is in; ``written_out`` is the same for networks that know no sharing.
+    Takes the place of ``x [b, n, …]`` in a `SetBatch`. `setwise.nn.ElementEncoder` encodes every value once,
+    however many sets it is in; ``expand`` is the same for networks that know no sharing.
 
     Args:
         values: the different elements; all of them are real, whatever the mask says of their places.
         index: which of them stands where. Padding may point at any.
 
     >>> x = Shared(torch.tensor([[1.0], [5.0]]), torch.tensor([[0, 1], [1, 1]]))
-    >>> x.shape, x.written_out().flatten().tolist()
+    >>> x.shape, x.expand().flatten().tolist()
     (torch.Size([2, 2, 1]), [1.0, 5.0, 5.0, 5.0])
     """
 
@@ -69,7 +71,7 @@ class Shared:
         values = self.values.to(*args, **kwargs)
         return Shared(values, self.index.to(values.device))
 
-    def placed(self, features: Shaped[Tensor, "values ..."]) -> Shaped[Tensor, "b n *f"]:
+    def gather_values(self, features: Shaped[Tensor, "values ..."]) -> Shaped[Tensor, "b n *f"]:
         """What was made of the values, in their places."""
         rows = features.index_select(0, self.index.flatten())
         return rows.view(*self.index.shape, *features.shape[1:])
@@ -78,9 +80,9 @@ class Shared:
         """Apply a function ``[values, …] → [values, …]`` to the elements; the sets still share them."""
         return Shared(function(self.values), self.index)
 
-    def written_out(self) -> Shaped[Tensor, "b n *f"]:
+    def expand(self) -> Shaped[Tensor, "b n *f"]:
         """``x`` with every element in its place."""
-        return self.placed(self.values)
+        return self.gather_values(self.values)
 
 
 Elements = Shaped[Tensor, "b n *f"] | Shared
@@ -214,7 +216,7 @@ class SetBatch:
     @property
     def elements(self) -> Shaped[Tensor, "b n *f"]:
         """``x`` as a tensor, with shared elements written out."""
-        return self.x.written_out() if isinstance(self.x, Shared) else self.x
+        return self.x.expand() if isinstance(self.x, Shared) else self.x
 
     @property
     def _mask(self) -> Tensor:
@@ -268,3 +270,244 @@ def _is_ptr(values: Any) -> bool:
         return values.dim() == 1 and not values.is_floating_point()
     array = np.asarray(values)
     return array.ndim == 1 and array.dtype.kind in "iu"
+
+
+LARGEST = float(np.finfo(np.float32).max)
+FORMS = "a list of [n, d] arrays, a 3-D array, (x, mask), (values, ptr) or a 2-D array whose rows are sets"
+
+
+@dataclass(frozen=True, eq=False)
+class Sets:
+    """Sets of elements with features: set i is ``values[ptr[i]:ptr[i + 1]]``. `of` takes what people have.
+
+    It is a sequence of arrays, so scikit-learn can split it. An index array or a slice gives `Sets` again.
+
+    Args:
+        values: the elements of all sets, one after the other; finite.
+        ptr: where each set begins, and where the last one ends.
+        columns: names of the features, if they have any.
+
+    >>> sets = Sets.of([np.ones((2, 3)), np.zeros((4, 3))])
+    >>> len(sets), sets[1].shape, sets.sizes.tolist()
+    (2, (4, 3), [2, 4])
+    """
+
+    values: Float[np.ndarray, "N d"]
+    ptr: Int[np.ndarray, " bounds"]
+    columns: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, X: Any, mask: Any = None) -> "Sets":
+        """Check and take sets in any of the forms that estimators know.
+
+        Args:
+            X: a list of ``[n_i, d]`` arrays, tensors or data frames; an array ``[b, n, d]``, or a pair of it
+                and its mask; ``(values [N, d], ptr [b + 1])``; a `SetBatch`; or a 2-D array or data
+                frame, each row of which is a set of numbers.
+            mask: for a 3-D array: True at real elements.
+
+        >>> Sets.of([np.ones((2, 3)), np.ones((2, 4))])
+        Traceback (most recent call last):
+        ...
+        ValueError: set 1 has elements of 4 features, expected 3 as in set 0
+        """
+        if mask is not None:
+            return cls._masked(X, mask)
+        if isinstance(X, Sets):
+            return X
+        if isinstance(X, SetBatch):
+            x = _array(X.elements, "X")
+            return cls._masked(x, np.ones(x.shape[:2], bool) if X.mask is None else X.mask)
+        if isinstance(X, tuple) and len(X) == 2 and _dimensions(X[0]) is not None:
+            second = _plain_array(X[1])
+            if second is not None and second.dtype.kind == "b":
+                return cls._masked(*X)
+            if second is not None and second.dtype.kind in "iu" and second.ndim == 1:
+                return cls._bounded(*X)
+        if isinstance(X, Tensor) and X.is_nested:
+            X = list(X.unbind())
+        if is_flat(X):
+            return cls._flat(X)
+        if _dimensions(X) == 3:
+            x = _array(X, "X")
+            return cls._masked(x, np.ones(x.shape[:2], bool))
+        if isinstance(X, Sequence) or _dimensions(X) == 1:
+            return cls._listed(list(X))
+        raise TypeError(f"X must be {FORMS}, got {_described(X)}")
+
+    @classmethod
+    def _flat(cls, X: Any) -> "Sets":
+        x = _array(X, "X")
+        if x.ndim != 2:
+            raise ValueError(
+                f"X must be {FORMS}, got {x.ndim} axes {list(x.shape)}. Reshape your data: "
+                "X.reshape(1, -1) is one set of numbers"
+            )
+        if not x.size:
+            raise ValueError(f"expected at least one set with at least one element, got {list(x.shape)}")
+        columns = _columns(X, "X")
+        sets = cls(x.reshape(-1, 1), np.arange(len(x) + 1, dtype=np.int64) * x.shape[1], columns)
+        return sets._checked()
+
+    @classmethod
+    def _masked(cls, x: Any, mask: Any) -> "Sets":
+        x, real = _array(x, "X"), np.asarray(mask.cpu() if isinstance(mask, Tensor) else mask)
+        if x.ndim != 3:
+            raise ValueError(f"X must be [sets, elements, features] to have a mask, got {list(x.shape)}")
+        if real.dtype != bool or real.shape != x.shape[:2]:
+            raise ValueError(f"mask must be bool {list(x.shape[:2])}, got {real.dtype} {list(real.shape)}")
+        return cls(x[real], np.append(0, real.sum(1).cumsum()).astype(np.int64))._checked()
+
+    @classmethod
+    def _bounded(cls, values: Any, ptr: Any) -> "Sets":
+        x, bounds = _array(values, "values"), np.asarray(ptr.cpu() if isinstance(ptr, Tensor) else ptr)
+        if x.ndim != 2:
+            raise ValueError(f"values must be [elements, features], got {list(x.shape)}")
+        if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != len(x) or (bounds[1:] < bounds[:-1]).any():
+            raise ValueError(f"ptr must rise from 0 to the {len(x)} elements there are, got others")
+        return cls(x, bounds.astype(np.int64), _columns(values, "values"))._checked()
+
+    @classmethod
+    def _listed(cls, sets: list[Any]) -> "Sets":
+        if not sets:
+            raise ValueError("expected at least one set, got an empty list")
+        arrays = [_array(x, f"set {i}") for i, x in enumerate(sets)]
+        columns = _columns(sets[0], "set 0")
+        for i, x in enumerate(arrays):
+            if x.ndim != 2:
+                hint = " (a set of numbers is [n, 1]: reshape(-1, 1))" if x.ndim == 1 else ""
+                raise ValueError(f"set {i} must be [elements, features], got shape {list(x.shape)}{hint}")
+            if x.shape[1] != (width := arrays[0].shape[1]):
+                raise ValueError(
+                    f"set {i} has elements of {x.shape[1]} features, expected {width} as in set 0"
+                )
+            if (names := _columns(sets[i], f"set {i}")) != columns:
+                raise ValueError(
+                    f"set {i} has columns {_named(names)}, expected {_named(columns)} as in set 0"
+                )
+        ptr = np.append(0, np.cumsum([len(x) for x in arrays])).astype(np.int64)
+        return cls(np.concatenate(arrays), ptr, columns)._checked()
+
+    def _checked(self) -> "Sets":
+        if len(self.ptr) < 2:
+            raise ValueError("expected at least one set, got none")
+        if not self.values.shape[1]:
+            raise ValueError("set 0 has elements of 0 features, expected at least 1")
+        if (empty := np.flatnonzero(self.sizes == 0)).size:
+            raise ValueError(f"set {empty[0]} of {len(self)} is empty, expected at least one element")
+        largest = np.abs(self.values).max()  # NaN if there is one
+        if not largest <= LARGEST:
+            element, feature = np.argwhere(~(np.abs(self.values) <= LARGEST))[0]
+            at = int(np.searchsorted(self.ptr, element, side="right")) - 1
+            found = self.values[element, feature]
+            where = f"element {element - self.ptr[at]}, feature {feature}"
+            what = f"{found:g}, too large for single precision" if np.isfinite(found) else f"{found}"
+            raise ValueError(f"set {at} must hold finite numbers, got {what} ({where})")
+        return self
+
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
+    def __iter__(self) -> Iterator[Float[np.ndarray, "n d"]]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, int | np.integer):
+            i = range(len(self))[index]
+            return self.values[self.ptr[i] : self.ptr[i + 1]]
+        chosen = np.arange(len(self))[index]
+        values = np.concatenate([self.values[:0], *(self[i] for i in chosen)])
+        return Sets(values, np.append(0, self.sizes[chosen].cumsum()).astype(np.int64), self.columns)
+
+    @property
+    def sizes(self) -> Int[np.ndarray, " b"]:
+        """The number of elements of each set."""
+        return np.diff(self.ptr)
+
+    @property
+    def dim(self) -> int:
+        """Features of an element."""
+        return int(self.values.shape[1])
+
+
+def is_flat(X: Any) -> bool:
+    """Whether X is one table, or should be one, rather than sets that are arrays themselves."""
+    if isinstance(X, Tensor) and X.is_nested:
+        return False
+    if isinstance(X, list | tuple):
+        return bool(X) and all(_is_row(row) for row in X)
+    return (hasattr(X, "iloc") and hasattr(X, "columns")) or _dimensions(X) == 2 or _is_vector(X)
+
+
+def _is_row(row: Any) -> bool:
+    return np.isscalar(row) or (
+        isinstance(row, list | tuple) and bool(row) and all(np.isscalar(number) for number in row)
+    )
+
+
+def _is_vector(X: Any) -> bool:
+    array = _plain_array(X) if _dimensions(X) == 1 else None
+    return array is not None and array.dtype.kind != "O"
+
+
+def _dimensions(X: Any) -> int | None:
+    """The number of axes of an array; None for what is none."""
+    shape = getattr(X, "shape", None)
+    if not isinstance(shape, tuple) and hasattr(X, "__array__") and not isinstance(X, type):
+        shape = np.asarray(X).shape
+    return len(shape) if isinstance(shape, tuple) else None
+
+
+def _plain_array(X: Any) -> np.ndarray | None:
+    """What numpy makes of an array or a list of numbers; None for what is neither."""
+    try:
+        return np.asarray(X.detach().cpu() if isinstance(X, Tensor) else X)
+    except Exception:  # objects fail in any way they like
+        return None
+
+
+def _array(x: Any, what: str) -> Shaped[np.ndarray, "..."]:
+    """An array of floats, single precision where it came so."""
+    if isinstance(x, Tensor):
+        if x.layout is not torch.strided or x.is_nested:
+            raise TypeError(f"{what} must be a dense array, got a {x.layout} tensor")
+        x = x.detach().cpu()
+        x = (x.float() if x.dtype in (torch.bfloat16, torch.float16) else x).numpy()
+    if isinstance(x, str | bytes | dict | set) or x is None or hasattr(x, "tocsr"):
+        raise TypeError(f"{what} must be an array of numbers, got {_described(x)}")
+    try:
+        array = np.asarray(x)
+        if array.dtype.kind == "O":  # numbers that numpy has no type for, or no numbers
+            array = np.asarray(array, dtype=np.float64)
+    except OverflowError as error:
+        raise ValueError(
+            f"{what} must hold finite numbers, got one too large for double precision"
+        ) from error
+    except Exception as error:  # objects fail in any way they like
+        raise TypeError(f"{what} must be an array of numbers, got {_described(x)} ({error})") from error
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{what} must be an array of numbers, got {array.dtype}")
+    if array.ndim == 0:
+        raise TypeError(f"{what} must be an array of numbers, got {_described(x)}")
+    return array if array.dtype == np.float32 else array.astype(np.float64)
+
+
+def _columns(X: Any, what: str) -> tuple[str, ...] | None:
+    """The names of a data frame's columns; None for an array."""
+    names = getattr(X, "columns", None)
+    if names is None:
+        return None
+    if not all(isinstance(name, str) for name in names):
+        if any(isinstance(name, str) for name in names):
+            raise TypeError(f"{what} must have columns that are all named by strings, or none, got a mixture")
+        return None
+    return tuple(names)
+
+
+def _described(X: Any) -> str:
+    shape = getattr(X, "shape", None)
+    return f"{type(X).__name__} {list(shape)}" if isinstance(shape, tuple) else type(X).__name__
+
+
+def _named(names: tuple[str, ...] | None) -> str:
+    return "without names" if names is None else few(names)

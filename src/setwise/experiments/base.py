@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from setwise.config import Training
+from setwise.training.config import Training
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Generator, Tensor, nn
 
-    from setwise.explore.story import ShownSet
+    from setwise.inspection.explorer.content import ShownSet
     from setwise.tasks import Task
-    from setwise.train import Batch, Batches
+    from setwise.training.loop import Batch, Batches
 
 
 @dataclass(frozen=True, eq=False)
-class Exhibit:
+class ExampleSet:
     """A set that a row is tested on, to be looked into."""
 
     x: Tensor
@@ -137,7 +137,7 @@ class Experiment(ABC):
         """The names of the classes, by number; none where the target is no class."""
         return None
 
-    def exhibits(self, seed: int, count: int, generator: Generator) -> list[Exhibit]:
+    def exhibits(self, seed: int, count: int, generator: Generator) -> list[ExampleSet]:
         """Some of the sets that `test` scores, and how to draw them; none unless the experiment says how.
 
         Args:

@@ -15,16 +15,17 @@ from statistics import fmean, geometric_mean
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import setwise as sw
-from setwise.config import Training
-from setwise.experiments.base import Exhibit, Experiment, some
+from setwise.experiments.base import ExampleSet, Experiment, some
+from setwise.training.config import Training
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Generator, Tensor, nn
 
-    from setwise.data.characters import Characters, CharacterSets, Split
-    from setwise.explore.story import ShownSet
-    from setwise.train import Batch, Batches
+    from setwise.experiments.data.characters import Characters, CharacterSets, Split
+    from setwise.inspection.explorer.content import ShownSet
+    from setwise.training.loop import Batch, Batches
+
 
 VALIDATION_SETS, VALIDATION_POOLS = 2_000, 8
 TEST_BATCH = 100
@@ -127,7 +128,7 @@ class Counting(Experiment):
 
     def task(self, row: str) -> sw.Count:
         """Poisson regression as in the paper, or a robust one; decoded by the mode."""
-        return sw.RobustCount() if row.startswith("distinct") else sw.Count()
+        return sw.tasks.RobustCount() if row.startswith("distinct") else sw.Count()
 
     def model(self, row: str, seed: int) -> nn.Module:
         """The appendix's architecture with the row's own blocks, graph and pool."""
@@ -141,7 +142,7 @@ class Counting(Experiment):
         part = self._sets("train")
 
         def batch(step: int) -> Batch:
-            generator = sw.generator("counting", "train", seed, step)
+            generator = sw.training.generator("counting", "train", seed, step)
             if self.batch == "fresh":
                 batch, y = part.batch(self.sets, generator)
             else:
@@ -158,7 +159,7 @@ class Counting(Experiment):
         return [
             part.pool_batch(
                 VALIDATION_SETS // VALIDATION_POOLS,
-                sw.generator("counting", "validation", i),
+                sw.training.generator("counting", "validation", i),
                 characters=min(26, len(part.part)),
             )
             for i in range(VALIDATION_POOLS)
@@ -168,7 +169,7 @@ class Counting(Experiment):
         """Accuracy in both decodings, how well the latent graph tells characters apart, and two examples."""
         import torch
 
-        from setwise.train import outputs
+        from setwise.training.loop import outputs
 
         part, tested = self._sets("test"), self._tested()
         out, y = outputs(model, ((sw.SetBatch(part.images(numbers), mask), y) for numbers, mask, y in tested))
@@ -178,12 +179,12 @@ class Counting(Experiment):
             scores |= _weights(model, part, numbers, out, y)
         return scores
 
-    def exhibits(self, seed: int, count: int, generator: Generator) -> list[Exhibit]:
+    def exhibits(self, seed: int, count: int, generator: Generator) -> list[ExampleSet]:
         """Sets of test drawings, drawn as they are; the colour tells the character."""
         part = self._sets("test")
         sets = [(row[real], int(y)) for batch in self._tested() for row, real, y in zip(*batch, strict=True)]
         return [
-            Exhibit(part.images(numbers), y, partial(_drawn, i, numbers))
+            ExampleSet(part.images(numbers), y, partial(_drawn, i, numbers))
             for i in some(len(sets), count, generator)
             for numbers, y in [sets[i]]
         ]
@@ -202,12 +203,12 @@ class Counting(Experiment):
         """The drawings of the test sets by number, their masks and their counts, batch by batch."""
         part = self._sets("test")
         return [
-            part.sample(min(TEST_BATCH, self.test_sets - i), sw.generator("counting", "test", i))
+            part.sample(min(TEST_BATCH, self.test_sets - i), sw.training.generator("counting", "test", i))
             for i in range(0, self.test_sets, TEST_BATCH)
         ]
 
     def _sets(self, name: Literal["train", "validation", "test"]) -> CharacterSets:
-        from setwise.data.characters import CharacterSets
+        from setwise.experiments.data.characters import CharacterSets
 
         return CharacterSets(_characters(), getattr(_split(self.split), name))
 
@@ -226,7 +227,7 @@ def _rotated(batch: sw.SetBatch, generator: Generator, characters: int) -> sw.Se
 
 def _distorted(batch: sw.SetBatch, generator: Generator, strength: float) -> sw.SetBatch:
     """The batch with each of its drawings distorted once."""
-    from setwise.data.distortion import distort
+    from setwise.experiments.data.distortion import distort
 
     if isinstance(batch.x, sw.Shared):
         values = distort(batch.x.values, generator, strength=strength)
@@ -237,22 +238,22 @@ def _distorted(batch: sw.SetBatch, generator: Generator, strength: float) -> sw.
 
 @cache
 def _characters() -> Characters:
-    from setwise.data.omniglot import load_characters
+    from setwise.experiments.data.omniglot import load_characters
 
     return load_characters()
 
 
 @cache
 def _split(by: str) -> Split:
-    from setwise.data.characters import split_by_character, split_by_image
+    from setwise.experiments.data.characters import split_by_character, split_by_image
 
     return {"image": split_by_image, "character": split_by_character}[by](_characters())
 
 
 def _drawn(i: int, numbers: Tensor) -> ShownSet:
     """Drawings in black on white, side by side until a graph is known."""
-    from setwise.explore.layout import grid
-    from setwise.explore.story import ShownSet
+    from setwise.inspection.explorer.content import ShownSet
+    from setwise.inspection.explorer.layout import grid
 
     characters = _characters()
     names = [characters.labels[number // characters.drawings] for number in numbers.tolist()]
@@ -323,7 +324,7 @@ def _graph_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, str])
     import torch
     from matplotlib.figure import Figure
 
-    from setwise.plots import latent_graph
+    from setwise.inspection.plots import latent_graph
 
     characters, data = _characters(), results[0]["data"]
     if not data.startswith(characters.name):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
 import setwise as sw
-from setwise.nn.norm import BatchNorm
+from setwise.nn.layers import BatchNorm
 
 CHANNELS, DIM, HIDDEN, WIDE = 10, 160, (256, 512), (48, 64, 64)
 
@@ -20,22 +20,22 @@ CHANNELS, DIM, HIDDEN, WIDE = 10, 160, (256, 512), (48, 64, 64)
 def build(row: str, seed: int, first: sw.SetBatch) -> nn.Module:
     """The untrained model of a row; σ starts at the median distance over the first batch."""
     model = ARCHITECTURES[row]()
-    sw.initialize(model, sw.generator("weights", seed))
-    if isinstance(model.pool, sw.SumPool):
+    sw.nn.initialize(model, sw.training.generator("weights", seed))
+    if isinstance(model.pool, sw.nn.SumPool):
         nn.init.zeros_(next(model.head.parameters()))  # a sum over ten elements would start at absurd rates
     if isinstance(model, sw.DMPS):
         if row == "xavier":
-            _start_by_xavier(model, sw.generator("weights", "xavier", seed))
+            _start_by_xavier(model, sw.training.generator("weights", "xavier", seed))
         model.initialize_bandwidth(first.x, first.mask)
         if row == "fixed-sigma" and isinstance(model.graph, sw.LatentGraph):
             nn.init.constant_(model.graph.log_sigma, -0.5 * math.log(2))
     return model
 
 
-def _encoder() -> sw.ElementEncoder:
+def _encoder() -> sw.nn.ElementEncoder:
     """Conv(1, 10, 3, ReLU, MaxPool(2, 2)) and three more, 105 × 105 → 10 × 4 × 4 = 160."""
-    first, *rest = (sw.ConvPool(i, CHANNELS) for i in (1, CHANNELS, CHANNELS, CHANNELS))
-    return sw.ElementEncoder(nn.Sequential(sw.InkConvPool(first, rest[0]), *rest[1:], nn.Flatten()))
+    first, *rest = (sw.nn.ConvPool(i, CHANNELS) for i in (1, CHANNELS, CHANNELS, CHANNELS))
+    return sw.nn.ElementEncoder(nn.Sequential(sw.nn.InkConvPool(first, rest[0]), *rest[1:], nn.Flatten()))
 
 
 def _dmps(**parts: Any) -> sw.DMPS:
@@ -58,11 +58,11 @@ def _set_transformer() -> sw.SetTransformer:
 class _TwoLayerBlock(nn.Module):
     """The set-denoising block as the appendix words it: τ(((1 − γ) X + γ τ(W X H)) H′)."""
 
-    def __init__(self, dim: int, gamma: sw.Gamma) -> None:
+    def __init__(self, dim: int, gamma: sw.nn.Gamma) -> None:
         super().__init__()
         self.gamma = gamma
-        self.message = sw.MessagePassingBlock(dim, activation="tanh")
-        self.dense = sw.NearIdentity(dim, activation="tanh")
+        self.message = sw.nn.MessagePassingBlock(dim, activation="tanh")
+        self.dense = sw.nn.NearIdentity(dim, activation="tanh")
 
     def forward(self, x: Tensor, W: Any) -> Tensor:
         """One step."""
@@ -71,13 +71,13 @@ class _TwoLayerBlock(nn.Module):
 
 
 def _two_layers() -> sw.DMPS:
-    gamma = sw.Gamma(0.5, learn=False)
+    gamma = sw.nn.Gamma(0.5, learn=False)
     return _dmps(block=lambda: _TwoLayerBlock(DIM, gamma))
 
 
 def _softmax_of_kernel() -> sw.DMPS:
     """W = softmax(K), as the paper prints it."""
-    graph = sw.LatentGraph(DIM, HIDDEN, activation="tanh", normalize=sw.row_softmax)
+    graph = sw.LatentGraph(DIM, HIDDEN, activation="tanh", normalize=sw.functional.row_softmax)
     return _dmps(block="denoising", gamma=0.5, graph=graph)
 
 
@@ -92,7 +92,7 @@ def _start_by_xavier(model: sw.DMPS, generator: torch.Generator) -> None:
 
 def _distinct() -> sw.DMPS:
     """Ours: as D-DMPS w/ LDC, with distinct pooling and a kernel that falls more steeply."""
-    graph = sw.LatentGraph(DIM, HIDDEN, activation="tanh", kernel=sw.log_super_gaussian_kernel)
+    graph = sw.LatentGraph(DIM, HIDDEN, activation="tanh", kernel=sw.functional.log_super_gaussian_kernel)
     return sw.DistinctDMPS.build(
         DIM, 1, dim=DIM, graph=graph, activation="tanh", pool="sum", encoder=_encoder()
     )
@@ -119,8 +119,8 @@ def _wide() -> sw.DMPS:
     """
     stages = [_stage(i, o) for i, o in pairwise((1, *WIDE))]
     dim = 3 * 3 * WIDE[-1]  # 26 → 13 → 6 → 3
-    graph = sw.LatentGraph(dim, (128,), activation="identity", kernel=sw.log_super_gaussian_kernel)
-    encoder = sw.ElementEncoder(nn.Sequential(_Reduced(), *stages, nn.Flatten()))
+    graph = sw.LatentGraph(dim, (128,), activation="identity", kernel=sw.functional.log_super_gaussian_kernel)
+    encoder = sw.nn.ElementEncoder(nn.Sequential(_Reduced(), *stages, nn.Flatten()))
     return sw.DistinctDMPS.build(dim, 1, dim=dim, depth=0, graph=graph, pool="sum", encoder=encoder)
 
 

@@ -14,15 +14,16 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import setwise as sw
-from setwise.config import Training
-from setwise.experiments.base import Exhibit, Experiment, some
+from setwise.experiments.base import ExampleSet, Experiment, some
+from setwise.training.config import Training
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Generator, Tensor, nn
 
-    from setwise.explore.story import ShownSet
-    from setwise.train import Batch, Batches
+    from setwise.inspection.explorer.content import ShownSet
+    from setwise.training.loop import Batch, Batches
+
 
 HALF_BATCH = 64
 TEST_BATCH = 10_000
@@ -81,11 +82,11 @@ class Gaussian(Experiment):
             dim=32,
             depth=3,
             block="message-passing",
-            graph={"v-dmps": sw.LatentGraph(32, (64, 128)), "deepsets": sw.IdentityGraph()}[row],
+            graph={"v-dmps": sw.LatentGraph(32, (64, 128)), "deepsets": sw.nn.IdentityGraph()}[row],
             pool="max",
             activation="relu",
         )
-        sw.initialize(model, sw.generator("weights", seed))
+        sw.nn.initialize(model, sw.training.generator("weights", seed))
         first, _ = self.batches(seed)(1)
         return model.initialize_bandwidth(first.x)
 
@@ -101,8 +102,8 @@ class Gaussian(Experiment):
         """Accuracy beside that of the best invariant classifier, and the mean kernel of each class."""
         import torch
 
-        from setwise.data.gaussian import bayes_logits
-        from setwise.train import outputs
+        from setwise.experiments.data.gaussian import bayes_logits
+        from setwise.training.loop import outputs
 
         sizes = [min(TEST_BATCH, self.test_sets - i) for i in range(0, self.test_sets, TEST_BATCH)]
         batches = [self._sample(size, "test", i) for i, size in enumerate(sizes)]
@@ -123,11 +124,11 @@ class Gaussian(Experiment):
         """What the sets are drawn from."""
         return "N(0, I)", "N(0, Σ)"
 
-    def exhibits(self, seed: int, count: int, generator: Generator) -> list[Exhibit]:
+    def exhibits(self, seed: int, count: int, generator: Generator) -> list[ExampleSet]:
         """Fresh sets, drawn by the values of their elements."""
         batch, y = self._sample(min(TEST_BATCH, self.test_sets), "test", 0)
         return [
-            Exhibit(batch.elements[i], int(y[i]), partial(_drawn, i, batch.elements[i], int(y[i])))
+            ExampleSet(batch.elements[i], int(y[i]), partial(_drawn, i, batch.elements[i], int(y[i])))
             for i in some(len(y), count, generator)
         ]
 
@@ -140,17 +141,17 @@ class Gaussian(Experiment):
         return figures
 
     def _sample(self, sets: int, *purpose: str | int) -> Batch:
-        from setwise.data.gaussian import sample
+        from setwise.experiments.data.gaussian import sample
 
-        x, y = sample(sets, self.rho, sw.generator("gaussian", *purpose))
+        x, y = sample(sets, self.rho, sw.training.generator("gaussian", *purpose))
         return sw.SetBatch(x), y
 
 
 def _drawn(i: int, x: Tensor, y: int) -> ShownSet:
     """Five dots by their values; the colour tells the pair that is correlated."""
-    from setwise.data.gaussian import PAIR, SIZE
-    from setwise.explore.layout import line
-    from setwise.explore.story import ShownSet
+    from setwise.experiments.data.gaussian import PAIR, SIZE
+    from setwise.inspection.explorer.content import ShownSet
+    from setwise.inspection.explorer.layout import line
 
     values = x.squeeze(-1).numpy().astype(float)
     groups = ["correlated" if y and element in PAIR else "independent" for element in range(SIZE)]
@@ -177,14 +178,14 @@ def _plain_kernel(batches: Sequence[Batch]) -> Callable[[Tensor], Tensor]:
     from setwise.functional import median_distance
 
     sigma = median_distance(batches[0][0].elements)
-    return lambda x: sw.rbf_kernel(x, sigma)
+    return lambda x: sw.functional.rbf_kernel(x, sigma)
 
 
 def _mean_kernels(kernel: Callable[[Tensor], Tensor], batches: Sequence[Batch]) -> Tensor:
     """The mean kernel matrix of each class, N(0, I) first."""
     import torch
 
-    from setwise.data.gaussian import SIZE
+    from setwise.experiments.data.gaussian import SIZE
 
     sums = torch.zeros(2, SIZE, SIZE, dtype=torch.double)
     with torch.no_grad():
@@ -197,7 +198,7 @@ def _kernel_scores(means: Tensor) -> dict[str, Any]:
     """The mean kernels, and how far the correlated pair stands out of the rest in each."""
     import torch
 
-    from setwise.data.gaussian import PAIR, SIZE
+    from setwise.experiments.data.gaussian import PAIR, SIZE
 
     independent, correlated = means
     rest = ~torch.eye(SIZE, dtype=torch.bool)
@@ -213,7 +214,7 @@ def _kernel_figure(results: Sequence[Mapping[str, Any]]) -> Figure:
     """Figures 2a and 2b, at the recorded ρ nearest to the paper's 0.95 and the largest budget for it."""
     from matplotlib.figure import Figure
 
-    from setwise.plots import kernel_heatmap
+    from setwise.inspection.plots import kernel_heatmap
 
     rho = min((r["rho"] for r in results), key=lambda rho: abs(rho - 0.95))
     steps = max(r["budget"]["steps"] for r in results if r["rho"] == rho)
@@ -236,8 +237,8 @@ def _accuracy_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, st
     """Figure 2c, at the budget with the most values of ρ, with the limit of all invariant classifiers."""
     from matplotlib.figure import Figure
 
-    from setwise.data.gaussian import bayes_accuracy
-    from setwise.plots import accuracy_curve
+    from setwise.experiments.data.gaussian import bayes_accuracy
+    from setwise.inspection.plots import accuracy_curve
 
     values: dict[int, set[float]] = {}
     for r in results:

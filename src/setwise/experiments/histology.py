@@ -16,18 +16,19 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import setwise as sw
-from setwise.config import Training
-from setwise.experiments.base import CrossValidated, Exhibit, some
-from setwise.experiments.contrast import contrast_dmps
+from setwise.experiments.base import CrossValidated, ExampleSet, some
+from setwise.experiments.contrast_model import contrast_dmps
 from setwise.experiments.scores import standard_error, values
+from setwise.training.config import Training
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Generator, Tensor, nn
 
-    from setwise.data.histology import PatchedImages
-    from setwise.explore.story import ShownSet
-    from setwise.train import Batch, Batches
+    from setwise.experiments.data.histology import PatchedImages
+    from setwise.inspection.explorer.content import ShownSet
+    from setwise.training.loop import Batch, Batches
+
 
 DIM, HIDDEN = 512, (512, 1024)
 SCHEMES = ("image", "slide")
@@ -128,7 +129,7 @@ class Histology(CrossValidated):
         """The appendix's architecture with the row's own blocks, or a published baseline."""
         train, _ = self._parts(seed)
         model = ARCHITECTURES[row](*_colours(train))
-        sw.initialize(model, sw.generator("weights", seed))
+        sw.nn.initialize(model, sw.training.generator("weights", seed))
         if isinstance(model, sw.DMPS):
             first, _ = self.batches(seed)(1)
             model.initialize_bandwidth(first.x)
@@ -138,14 +139,14 @@ class Histology(CrossValidated):
         """Each image once an epoch, one a batch; its patches turned and mirrored, each by itself."""
         import torch
 
-        from setwise.data.histology import turned
-        from setwise.data.stains import restained
+        from setwise.experiments.data.histology import turned
+        from setwise.experiments.data.stains import restained
 
         train, _ = self._parts(seed)
 
         def batch(step: int) -> Batch:
-            index = sw.epochs(len(train), 1, step, "histology", seed)
-            generator = sw.generator("histology", "train", seed, step)
+            index = sw.training.epochs(len(train), 1, step, "histology", seed)
+            generator = sw.training.generator("histology", "train", seed, step)
             x = train.patches[int(index)]
             x = x[torch.randperm(len(x), generator=generator)[: self.patches]]
             if self.stain:
@@ -156,7 +157,7 @@ class Histology(CrossValidated):
 
     def test(self, model: nn.Module, seed: int) -> dict[str, Any]:
         """Accuracy, area under the curve, the output for each image, and which patches of some counted."""
-        from setwise.train import outputs
+        from setwise.training.loop import outputs
 
         _, test = self._parts(seed)
         out, y = outputs(model, _whole(test))
@@ -173,11 +174,11 @@ class Histology(CrossValidated):
         """What tissue is."""
         return _images().classes
 
-    def exhibits(self, seed: int, count: int, generator: Generator) -> list[Exhibit]:
+    def exhibits(self, seed: int, count: int, generator: Generator) -> list[ExampleSet]:
         """Images of the fold with all their patches, each at its place."""
         _, test = self._parts(seed)
         return [
-            Exhibit(test.patches[i], int(test.labels[i]), partial(_drawn, test, i))
+            ExampleSet(test.patches[i], int(test.labels[i]), partial(_drawn, test, i))
             for i in some(len(test), count, generator)
         ]
 
@@ -195,14 +196,14 @@ class Histology(CrossValidated):
 
 @cache
 def _images() -> PatchedImages:
-    from setwise.data.histology import load_histology
+    from setwise.experiments.data.histology import load_histology
 
     return load_histology()
 
 
 @cache
 def _dealt(by: str, folds: int, seed: int, fold: int) -> tuple[PatchedImages, PatchedImages]:
-    from setwise.data.folds import stratified_folds
+    from setwise.estimators.folds import stratified_folds
 
     images = _images()
     groups = images.slides if by == "slide" else None
@@ -221,7 +222,7 @@ def _whole(images: PatchedImages) -> list[Batch]:
 
 def _drawn(images: PatchedImages, i: int) -> ShownSet:
     """An image, and where its patches lie on it."""
-    from setwise.explore.story import ShownSet
+    from setwise.inspection.explorer.content import ShownSet
 
     coords, size = images.coords[i], images.size
     return ShownSet(
@@ -243,18 +244,18 @@ def _colours(images: PatchedImages) -> tuple[Tensor, Tensor]:
     return mean, std
 
 
-def _encoder(mean: Tensor, std: Tensor, dim: int = DIM) -> sw.ElementEncoder:
+def _encoder(mean: Tensor, std: Tensor, dim: int = DIM) -> sw.nn.ElementEncoder:
     """Conv(3, 36, 4) and Conv(36, 48, 3) with ReLU and pooling, FL(1728, 512, tanh), FL(512, 512, tanh)."""
     from torch import nn
 
-    return sw.ElementEncoder(
+    return sw.nn.ElementEncoder(
         nn.Sequential(
-            sw.Standardize(mean, std),
-            sw.ConvPool(3, 36, kernel=4),
-            sw.ConvPool(36, 48, kernel=3),
+            sw.nn.Standardize(mean, std),
+            sw.nn.ConvPool(3, 36, kernel=4),
+            sw.nn.ConvPool(36, 48, kernel=3),
             nn.Flatten(),
-            sw.Dense(48 * 6 * 6, DIM, activation="tanh"),
-            sw.Dense(DIM, dim, activation="tanh"),
+            sw.nn.Dense(48 * 6 * 6, DIM, activation="tanh"),
+            sw.nn.Dense(DIM, dim, activation="tanh"),
         )
     )
 
@@ -272,9 +273,9 @@ def _contrast(mean: Tensor, std: Tensor) -> sw.DMPS:
     return contrast_dmps(_encoder(mean, std, DIM // 2), DIM // 2, 1)
 
 
-def _pooled(mean: Tensor, std: Tensor, pool: Any) -> sw.PooledMIL:
+def _pooled(mean: Tensor, std: Tensor, pool: Any) -> sw.nn.PooledMIL:
     """Ilse et al.'s: the same encoder, attention of width 128 or a plain pool, no blocks."""
-    return sw.PooledMIL.build(3, 1, dim=DIM, hidden=128, pool=pool, encoder=_encoder(mean, std))
+    return sw.nn.PooledMIL.build(3, 1, dim=DIM, hidden=128, pool=pool, encoder=_encoder(mean, std))
 
 
 ARCHITECTURES: Mapping[str, Callable[[Tensor, Tensor], nn.Module]] = {
@@ -303,20 +304,20 @@ def _example(model: nn.Module, patches: Tensor) -> dict[str, Any]:
     """How much each patch counts and, on a latent graph, what the one that counts most is connected to."""
     import torch
 
-    from setwise.explain import importance, strongest
-    from setwise.nn.modes import in_use
+    from setwise.inspection.importance import importance, strongest_neighbours
+    from setwise.nn._modes import eval_mode
 
     x = patches.unsqueeze(0)
-    attends = isinstance(getattr(model, "pool", None), sw.AttentionPool)
+    attends = isinstance(getattr(model, "pool", None), sw.nn.AttentionPool)
     method: Any = "attention" if attends else "integrated-gradients"
     values = importance(model, x, method=method)[0]
     found: dict[str, Any] = {"method": method, "importance": [float(f"{v:.3g}") for v in values.tolist()]}
     if isinstance(model, sw.DMPS):
         chosen = int(values.argmax())
-        with in_use(model), torch.no_grad():
+        with eval_mode(model), torch.no_grad():
             W = model.latent_graph(x)
         assert isinstance(W, torch.Tensor)
-        index, weights = strongest(W[0], chosen, NEIGHBOURS)
+        index, weights = strongest_neighbours(W[0], chosen, NEIGHBOURS)
         found["chosen"] = chosen
         found["neighbours"] = index.tolist()
         found["weights"] = [float(f"{w:.4g}") for w in weights.tolist()]
@@ -391,7 +392,7 @@ def _heatmaps(
     experiment: type[Histology], images: PatchedImages, chosen: Mapping[str, Mapping[str, Any]]
 ) -> Figure:
     """A line with the images, and one for each row with the weights that its patches have."""
-    from setwise.plots import patch_heatmap
+    from setwise.inspection.plots import patch_heatmap
 
     said = {
         "attention": "attention, dark where there is more",
@@ -418,7 +419,7 @@ def _neighbours(
     experiment: type[Histology], images: PatchedImages, chosen: Mapping[str, Mapping[str, Any]]
 ) -> Figure:
     """For each row and image, the patch that counts most and those it listens to most."""
-    from setwise.plots import patch_neighbours
+    from setwise.inspection.plots import patch_neighbours
 
     numbers = _numbers(images, next(iter(chosen.values())))
     figure, lines = _lines(len(chosen), len(numbers))

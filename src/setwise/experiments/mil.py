@@ -16,18 +16,19 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import setwise as sw
-from setwise.config import Training
-from setwise.experiments.base import CrossValidated, Exhibit, some
-from setwise.experiments.configs import settings
+from setwise.experiments.base import CrossValidated, ExampleSet, some
+from setwise.experiments.config import settings
 from setwise.experiments.scores import standard_error, values
+from setwise.training.config import Training
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Generator, Tensor, nn
 
-    from setwise.data.bags import Bags
-    from setwise.explore.story import ShownSet
-    from setwise.train import Batch, Batches
+    from setwise.inspection.explorer.content import ShownSet
+    from setwise.io.bags import Bags
+    from setwise.training.loop import Batch, Batches
+
 
 FIVE = ("musk1", "musk2", "fox", "tiger", "elephant")
 NAMES = (*FIVE, "ucsb")
@@ -122,15 +123,15 @@ class MIL(CrossValidated):
 
     def model(self, row: str, seed: int) -> nn.Module:
         """The row's network, with features standardised by the instances that it is trained on."""
-        from setwise.nn.modes import in_use
+        from setwise.nn._modes import eval_mode
 
         train, _ = self._parts(seed)
         mean, std = _scale(train)
         model = ARCHITECTURES[row](mean, std)
-        sw.initialize(model, sw.generator("weights", seed))
+        sw.nn.initialize(model, sw.training.generator("weights", seed))
         if isinstance(model, sw.DMPS):
             first, _ = self.batches(seed)(1)
-            with in_use(model):  # dropout would blur the distances
+            with eval_mode(model):  # dropout would blur the distances
                 model.initialize_bandwidth(first.x, first.mask)
         return model
 
@@ -149,8 +150,8 @@ class MIL(CrossValidated):
         known = [bag.x for bag in train]
 
         def batch(step: int) -> Batch:
-            index = sw.epochs(len(train), self.sets, step, "mil", seed)
-            generator = sw.generator("mil", "train", seed, step)
+            index = sw.training.epochs(len(train), self.sets, step, "mil", seed)
+            generator = sw.training.generator("mil", "train", seed, step)
             some = [
                 known[i][torch.randperm(len(known[i]), generator=generator)[: self.instances]]
                 for i in index.tolist()
@@ -163,7 +164,7 @@ class MIL(CrossValidated):
         """Accuracy and area under the curve, each bag with all its instances."""
         import torch
 
-        from setwise.train import outputs
+        from setwise.training.loop import outputs
 
         _, test = self._parts(seed)
         index = torch.arange(len(test)).split(TEST_BATCH)
@@ -174,12 +175,12 @@ class MIL(CrossValidated):
         """What bags are."""
         return "negative", "positive"
 
-    def exhibits(self, seed: int, count: int, generator: Generator) -> list[Exhibit]:
+    def exhibits(self, seed: int, count: int, generator: Generator) -> list[ExampleSet]:
         """Bags of the fold, their instances along the two directions in which they differ most."""
         train, test = self._parts(seed)
-        scale = sw.Standardize(*_scale(train))
+        scale = sw.nn.Standardize(*_scale(train))
         return [
-            Exhibit(test[i].x, int(test.labels[i]), partial(_drawn, test.names[i], test[i].x, scale))
+            ExampleSet(test[i].x, int(test.labels[i]), partial(_drawn, test.names[i], test[i].x, scale))
             for i in some(len(test), count, generator)
         ]
 
@@ -201,14 +202,14 @@ class MIL(CrossValidated):
 
 @cache
 def _bags(name: str) -> Bags:
-    from setwise.data.bags import load_mil
+    from setwise.experiments.data.mil import load_mil
 
     return load_mil(name)
 
 
 @cache
 def _dealt(name: str, folds: int, seed: int, fold: int) -> tuple[Bags, Bags]:
-    from setwise.data.folds import stratified_folds
+    from setwise.estimators.folds import stratified_folds
 
     bags = _bags(name)
     number = stratified_folds(bags.labels, folds, seed=seed)
@@ -223,10 +224,10 @@ def _scale(bags: Bags) -> tuple[Tensor, Tensor]:
     return mean, std
 
 
-def _drawn(name: str, x: Tensor, scale: sw.Standardize) -> ShownSet:
+def _drawn(name: str, x: Tensor, scale: sw.nn.Standardize) -> ShownSet:
     """Dots along the principal axes of a bag; the features have no names, only numbers."""
-    from setwise.explore.layout import described, principal_axes
-    from setwise.explore.story import ShownSet
+    from setwise.inspection.explorer.content import ShownSet
+    from setwise.inspection.explorer.layout import described, principal_axes
 
     standard = scale(x).double().numpy()
     names = [f"f{feature + 1}" for feature in range(x.shape[1])]
@@ -252,7 +253,7 @@ def _logistic(train: Bags) -> nn.Module:
 
     means = torch.stack([bag.x.mean(0) for bag in train])
     std, mean = torch.std_mean(means, dim=0)
-    scale = sw.Standardize(mean, std)  # the mean of standardised instances is the standardised mean
+    scale = sw.nn.Standardize(mean, std)  # the mean of standardised instances is the standardised mean
     head = nn.Linear(train.dim, 1)
     with torch.no_grad():
         x = scale(means).numpy()
@@ -260,17 +261,17 @@ def _logistic(train: Bags) -> nn.Module:
         found = search.fit(x, train.labels.numpy()).best_estimator_
         head.weight.copy_(torch.from_numpy(found.coef_))
         head.bias.copy_(torch.from_numpy(found.intercept_))
-    return sw.PooledMIL(encoder=sw.ElementEncoder(scale), pool=sw.MeanPool(), head=head)
+    return sw.nn.PooledMIL(encoder=sw.nn.ElementEncoder(scale), pool=sw.nn.MeanPool(), head=head)
 
 
-def _encoder(mean: Tensor, std: Tensor) -> sw.ElementEncoder:
+def _encoder(mean: Tensor, std: Tensor) -> sw.nn.ElementEncoder:
     """Standardised features, without outliers, through fully connected layers with dropout of one half."""
     from torch import nn
 
-    layers: list[nn.Module] = [sw.Standardize(mean, std), nn.Hardtanh(-5, 5)]
+    layers: list[nn.Module] = [sw.nn.Standardize(mean, std), nn.Hardtanh(-5, 5)]
     for i, o in pairwise((len(mean), *WIDTHS)):
-        layers += [sw.Dense(i, o, activation="relu"), nn.Dropout(0.5)]
-    return sw.ElementEncoder(nn.Sequential(*layers))
+        layers += [sw.nn.Dense(i, o, activation="relu"), nn.Dropout(0.5)]
+    return sw.nn.ElementEncoder(nn.Sequential(*layers))
 
 
 def _dmps(mean: Tensor, std: Tensor, **parts: Any) -> sw.DMPS:
@@ -283,16 +284,18 @@ def _dmps(mean: Tensor, std: Tensor, **parts: Any) -> sw.DMPS:
 def _attentive(mean: Tensor, std: Tensor) -> sw.DMPS:
     """Ours: the row-normalised kernel, and a head that reads the mean and a gated-attention pool."""
     dim = WIDTHS[-1]
-    graph = sw.LatentGraph(dim, HIDDEN, normalize=sw.row_normalize)
-    model = _dmps(mean, std, graph=graph, pool=sw.JoinedPool(sw.MeanPool(), sw.GatedAttentionPool(dim)))
-    model.head = sw.Dense(2 * dim, 1, activation="identity")
+    graph = sw.LatentGraph(dim, HIDDEN, normalize=sw.functional.row_normalize)
+    model = _dmps(
+        mean, std, graph=graph, pool=sw.nn.JoinedPool(sw.nn.MeanPool(), sw.nn.GatedAttentionPool(dim))
+    )
+    model.head = sw.nn.Dense(2 * dim, 1, activation="identity")
     return model
 
 
-def _pooled(mean: Tensor, std: Tensor, pool: Any) -> sw.PooledMIL:
+def _pooled(mean: Tensor, std: Tensor, pool: Any) -> sw.nn.PooledMIL:
     """The encoder, and attention of width 64 or a plain pool."""
     encoder = _encoder(mean, std)
-    return sw.PooledMIL.build(len(mean), 1, dim=WIDTHS[-1], hidden=64, pool=pool, encoder=encoder)
+    return sw.nn.PooledMIL.build(len(mean), 1, dim=WIDTHS[-1], hidden=64, pool=pool, encoder=encoder)
 
 
 ARCHITECTURES: Mapping[str, Callable[[Tensor, Tensor], nn.Module]] = {

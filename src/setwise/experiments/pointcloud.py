@@ -14,17 +14,18 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import setwise as sw
-from setwise.config import Training
-from setwise.experiments.base import Exhibit, Experiment, some
-from setwise.experiments.contrast import contrast_dmps
+from setwise.experiments.base import ExampleSet, Experiment, some
+from setwise.experiments.contrast_model import contrast_dmps
+from setwise.training.config import Training
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Generator, Tensor, nn
 
-    from setwise.data.pointclouds import PointClouds
-    from setwise.explore.story import ShownSet
-    from setwise.train import Batch, Batches
+    from setwise.experiments.data.point_clouds import PointClouds
+    from setwise.inspection.explorer.content import ShownSet
+    from setwise.training.loop import Batch, Batches
+
 
 DIM, HIDDEN = 512, (512, 1024)
 TEST_BATCH = 100
@@ -140,13 +141,13 @@ class PointCloud(Experiment):
 
     def batches(self, seed: int) -> Batches:
         """Each shape once an epoch; n of its points at random, turned, stretched and normalised."""
-        from setwise.data.pointclouds import augment, normalize
+        from setwise.experiments.data.point_clouds import augment, normalize
 
         train = _shapes().train
 
         def batch(step: int) -> Batch:
-            index = sw.epochs(len(train), self.sets, step, "pointcloud", seed)
-            generator = sw.generator("pointcloud", "train", seed, step)
+            index = sw.training.epochs(len(train), self.sets, step, "pointcloud", seed)
+            generator = sw.training.generator("pointcloud", "train", seed, step)
             few = step <= self.few_share * self.training.steps
             n = min(self.few_points, self.points) if few else self.points
             x = augment(train.sample(index, n, generator), generator, up=train.up)
@@ -160,7 +161,7 @@ class PointCloud(Experiment):
 
     def test(self, model: nn.Module, seed: int) -> dict[str, Any]:
         """Accuracy over shapes and over classes; for a latent graph, what it does and how it looks."""
-        from setwise.train import outputs
+        from setwise.training.loop import outputs
 
         out, y = outputs(model, self._fixed(_shapes().test, "test"))
         right = sw.Classes().predict(out) == y
@@ -176,14 +177,14 @@ class PointCloud(Experiment):
         """What the shapes are of."""
         return _shapes().test.classes
 
-    def exhibits(self, seed: int, count: int, generator: Generator) -> list[Exhibit]:
+    def exhibits(self, seed: int, count: int, generator: Generator) -> list[ExampleSet]:
         """Test shapes by the points that they are tested on, upright in space."""
         import torch
 
         test = _shapes().test
         points = torch.cat([batch.elements for batch, _ in self._fixed(test, "test")])
         return [
-            Exhibit(points[i], int(test.labels[i]), partial(_drawn, i, points[i], test.up))
+            ExampleSet(points[i], int(test.labels[i]), partial(_drawn, i, points[i], test.up))
             for i in some(len(test), count, generator)
         ]
 
@@ -194,7 +195,7 @@ class PointCloud(Experiment):
         return {"pointcloud-graph": _graph_figure(shown, cls.ROWS)} if shown else {}
 
     def _started(self, model: nn.Module, seed: int) -> nn.Module:
-        sw.initialize(model, sw.generator("weights", seed))
+        sw.nn.initialize(model, sw.training.generator("weights", seed))
         if isinstance(model, sw.DMPS):
             first, _ = self.batches(seed)(1)
             model.initialize_bandwidth(first.x)
@@ -204,13 +205,15 @@ class PointCloud(Experiment):
         """Every shape once, by the same points each time."""
         import torch
 
-        from setwise.data.pointclouds import normalize
+        from setwise.experiments.data.point_clouds import normalize
 
         index = torch.arange(len(clouds)).split(TEST_BATCH)
         return [
             (
                 sw.SetBatch(
-                    normalize(clouds.sample(some, self.points, sw.generator("pointcloud", purpose, i)))
+                    normalize(
+                        clouds.sample(some, self.points, sw.training.generator("pointcloud", purpose, i))
+                    )
                 ),
                 clouds.labels[some],
             )
@@ -221,12 +224,12 @@ class PointCloud(Experiment):
         """γ, how rough the features are before and after each block, and the weights of a few shapes."""
         import torch
 
-        from setwise.data.pointclouds import normalize
-        from setwise.train import matched
+        from setwise.experiments.data.point_clouds import normalize
+        from setwise.training.loop import matched
 
         model.eval()
         test = _shapes().test
-        gammas = [b.gamma.value.item() for b in model.blocks if isinstance(b, sw.SetDenoisingBlock)]
+        gammas = [b.gamma.value.item() for b in model.blocks if isinstance(b, sw.nn.SetDenoisingBlock)]
         with torch.no_grad():
             some = test.subset(torch.arange(len(test))[:: max(len(test) // ROUGHNESS_SHAPES, 1)])
             values = []
@@ -240,7 +243,7 @@ class PointCloud(Experiment):
             if isinstance(model.graph, sw.LatentGraph):
                 index = torch.tensor([_first(test, name) for name in _examples(test)])
                 n = min(test.points.shape[1], EXAMPLE_POINTS)  # more than in training make a better picture
-                x = normalize(test.sample(index, n, sw.generator("pointcloud", "examples")))
+                x = normalize(test.sample(index, n, sw.training.generator("pointcloud", "examples")))
                 batch, _ = matched((sw.SetBatch(x), index), model)
                 W = model.latent_graph(batch.x)
                 assert isinstance(W, torch.Tensor)
@@ -302,8 +305,8 @@ class Shapes(NamedTuple):
 
 @cache
 def _shapes() -> Shapes:
-    from setwise.data.modelnet import load_point_clouds
-    from setwise.data.pointclouds import hold_out
+    from setwise.experiments.data.modelnet import load_point_clouds
+    from setwise.experiments.data.point_clouds import hold_out
 
     train, test = load_point_clouds()
     return Shapes(*hold_out(train), test)
@@ -311,7 +314,7 @@ def _shapes() -> Shapes:
 
 def _drawn(i: int, x: Tensor, up: int) -> ShownSet:
     """Points in space; the third axis leads upwards."""
-    from setwise.explore.story import ShownSet
+    from setwise.inspection.explorer.content import ShownSet
 
     places = x.roll(2 - up, dims=-1).double().numpy()
     return ShownSet(name=f"shape {i}", kind="points", places=places)
@@ -325,31 +328,31 @@ def _dmps(classes: int, **parts: Any) -> sw.DMPS:
 def _tanh_of_logits(classes: int) -> sw.DMPS:
     """To the letter of the appendix, which ends in FL(512, 40, tanh)."""
     model = _dmps(classes, block="denoising")
-    model.head = sw.Dense(DIM, classes, activation="tanh")
+    model.head = sw.nn.Dense(DIM, classes, activation="tanh")
     return model
 
 
 def _contrast(classes: int) -> sw.DMPS:
     """Ours: local moments, a row-normalised kernel, contrast blocks, maximum and mean; half as wide."""
     dim, scales = DIM // 2, (0.1, 0.2, 0.4)
-    read = sw.MLP(sw.LocalMoments.features(3, len(scales)), dim, dim, activation="gelu")
-    return contrast_dmps(sw.LocalMoments(read, scales=scales), dim, classes)
+    read = sw.nn.MLP(sw.nn.LocalMoments.features(3, len(scales)), dim, dim, activation="gelu")
+    return contrast_dmps(sw.nn.LocalMoments(read, scales=scales), dim, classes)
 
 
 def _deepsets(classes: int) -> sw.DeepSets:
     """Zaheer et al.'s for point clouds: three layers of 256 with max ET, a maximum, two with dropout."""
     from torch import nn
 
-    layers = [sw.EquivariantLayer(dim, 256, pool="max", activation="tanh") for dim in (3, 256, 256)]
+    layers = [sw.nn.EquivariantLayer(dim, 256, pool="max", activation="tanh") for dim in (3, 256, 256)]
     return sw.DeepSets(
-        encoder=sw.ElementEncoder(nn.Identity()),
+        encoder=sw.nn.ElementEncoder(nn.Identity()),
         layers=layers,
-        pool=sw.MaxPool(),
+        pool=sw.nn.MaxPool(),
         head=nn.Sequential(
             nn.Dropout(0.5),
-            sw.Dense(256, 256, activation="tanh"),
+            sw.nn.Dense(256, 256, activation="tanh"),
             nn.Dropout(0.5),
-            sw.Dense(256, classes, activation="identity"),
+            sw.nn.Dense(256, classes, activation="identity"),
         ),
     )
 
@@ -366,7 +369,7 @@ def _set_transformer(classes: int, pool: Any) -> sw.SetTransformer:
 def _pointnet(points: int, classes: int) -> nn.Module:
     """Qi et al.'s with one scale; the same share of the points are centres as of 1024."""
     wider = (1024 / points) ** 0.5  # a ball holds as many points of a surface as it does there
-    return sw.PointNetPlusPlus.build(
+    return sw.nn.PointNetPlusPlus.build(
         3, classes, centers=(max(points // 2, 1), max(points // 8, 1)), radius=(0.2 * wider, 0.4 * wider)
     )
 
@@ -394,7 +397,7 @@ def _roughness(model: sw.DMPS, x: Tensor) -> Tensor:
     import torch
 
     steps, W = model.trajectory(x)
-    return torch.stack([sw.dirichlet_energy(f, W) / f.square().sum((1, 2)) for f in steps], dim=-1)
+    return torch.stack([sw.functional.dirichlet_energy(f, W) / f.square().sum((1, 2)) for f in steps], dim=-1)
 
 
 def _examples(clouds: PointClouds) -> tuple[str, ...]:
@@ -422,7 +425,7 @@ def _graph_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, str])
     """Shapes side by side, coloured by weight: a line for the paper's best row and one for ours."""
     from matplotlib.figure import Figure
 
-    from setwise.plots import weighted_points
+    from setwise.inspection.plots import weighted_points
 
     found = {r["row"] for r in results}
     chosen = {
@@ -446,7 +449,7 @@ def _diffusion_figure(results: Sequence[Mapping[str, Any]]) -> Figure:
     """Accuracy against γ at the largest budget, and how rough the features are after each block."""
     from matplotlib.figure import Figure
 
-    from setwise.plots import accuracy_curve
+    from setwise.inspection.plots import accuracy_curve
 
     steps = max(r["budget"]["steps"] for r in results)
     results = sorted((r for r in results if r["budget"]["steps"] == steps), key=lambda r: r["gamma"])

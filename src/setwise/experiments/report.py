@@ -8,13 +8,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from setwise._files import read_json
 from setwise.experiments.base import CrossValidated
-from setwise.experiments.configs import settings
+from setwise.experiments.config import settings
 from setwise.experiments.scores import score, spread
-from setwise.files import read_json
 
 if TYPE_CHECKING:
     from setwise.experiments.base import Experiment
+
 
 MISSING = object()
 

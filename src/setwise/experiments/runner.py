@@ -16,14 +16,14 @@ from typing import Any
 import torch
 
 import setwise
-from setwise import ranks
-from setwise.checkpoint import CHECKPOINT, load_checkpoint, trained_weights
-from setwise.divergence import DIVERGED
+from setwise import collectives
+from setwise._files import locked, read_json, write_json
 from setwise.experiments.base import Experiment
-from setwise.experiments.configs import difference, filled
-from setwise.files import locked, read_json, write_json
-from setwise.progress import Bar, Silent
-from setwise.train import LOCK, METRICS, History, fit
+from setwise.experiments.config import difference, filled
+from setwise.training.checkpoint import CHECKPOINT, load_checkpoint, trained_weights
+from setwise.training.divergence import DIVERGED
+from setwise.training.loop import LOCK, METRICS, History, fit
+from setwise.training.progress import NoProgress, ProgressBar
 
 WRITTEN = ("config.json", METRICS, "events.out.tfevents.*")
 """Files that a run writes before its first checkpoint."""
@@ -57,12 +57,12 @@ def run(
     Returns:
         The result, as on record.
     """
-    ranks.join()
+    collectives.join()
     folder = folder_of(out, experiment, row, seed)
     record = record_of(results, experiment, row, seed)
     start = None if experiment.start is None else folder_of(out, experiment.start, row, seed)
-    with locked(folder) if ranks.is_first() else nullcontext():
-        if ranks.is_first():
+    with locked(folder) if collectives.is_first() else nullcontext():
+        if collectives.is_first():
             _refuse_other(record, experiment, "--results")
             if start is not None:
                 _finished(start, experiment)
@@ -72,10 +72,10 @@ def run(
                 experiment, row, seed, folder, start=start, resume=resume, show=show
             )
         except Exception:
-            if ranks.is_first():
+            if collectives.is_first():
                 _leave(folder)
             raise
-        if ranks.is_first():
+        if collectives.is_first():
             write_json(folder / "result.json", result)
             write_json(record, result)
     return result
@@ -84,7 +84,7 @@ def run(
 def _known_result(folder: Path) -> dict[str, Any] | None:
     """The result of a run that was finished before."""
     path = folder / "result.json"
-    text = ranks.on_first(lambda: path.read_bytes() if path.exists() else b"")
+    text = collectives.on_first(lambda: path.read_bytes() if path.exists() else b"")
     result: dict[str, Any] | None = json.loads(text) if text else None
     return result
 
@@ -123,7 +123,9 @@ def _run(
             folder / name,
             start=None if start is None else start / name,
             resume=resume,
-            progress=Bar(f"{title(experiment, row, seed)}  {name}".rstrip(), metric) if show else Silent(),
+            progress=ProgressBar(f"{title(experiment, row, seed)}  {name}".rstrip(), metric)
+            if show
+            else NoProgress(),
         )
         for name, number in experiment.trials(seed).items()
     }
@@ -145,7 +147,7 @@ def _run(
             "sets": sum(history.sets for history in histories),
             "seconds": round(sum(history.seconds for history in histories), 1),
             "threads": torch.get_num_threads(),
-            **({"processes": ranks.world()} if ranks.world() > 1 else {}),
+            **({"processes": collectives.world()} if collectives.world() > 1 else {}),
         },
         **before,
         "versions": {
@@ -166,7 +168,7 @@ def _trial(
     *,
     start: Path | None,
     resume: bool,
-    progress: Silent,
+    progress: NoProgress,
 ) -> tuple[dict[str, Any], History]:
     """Train and test one model; returns its scores, and what the training has to tell."""
     began = time.perf_counter()

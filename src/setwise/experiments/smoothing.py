@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import setwise as sw
-from setwise.config import Training
 from setwise.experiments import pointcloud
 from setwise.experiments.pointcloud import PointCloud
+from setwise.training.config import Training
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import nn
+
 
 DIM, HIDDEN = 64, (64, 64)
 GAMMA = 0.5
@@ -59,14 +60,14 @@ class Smoothing(PointCloud):
 
     def model(self, row: str, seed: int) -> sw.DMPS:
         """A narrow D-DMPS whose blocks have this p; γ is the same for all, and fixed."""
-        p, gamma = POWERS[row], sw.Gamma(GAMMA, learn=False)
+        p, gamma = POWERS[row], sw.nn.Gamma(GAMMA, learn=False)
         model = sw.DMPS.build(
             3,
             len(pointcloud._shapes().test.classes),
             dim=DIM,
             hidden=HIDDEN,
             depth=self.depth,
-            block=lambda: sw.PNormBlock(DIM, p=p, gamma=gamma, activation="tanh"),
+            block=lambda: sw.nn.PNormBlock(DIM, p=p, gamma=gamma, activation="tanh"),
             pool="max",
             activation="tanh",
         )
@@ -91,7 +92,7 @@ def _figure(results: Sequence[Mapping[str, Any]]) -> Figure:
     """A line for each p at the largest budget; dashed where the model has not been trained."""
     from matplotlib.figure import Figure
 
-    from setwise.plots import accuracy_curve
+    from setwise.inspection.plots import accuracy_curve
 
     steps = max(r["budget"]["steps"] for r in results)
     results = [r for r in results if r["budget"]["steps"] == steps]

@@ -18,10 +18,10 @@ from typing import Any
 
 import joblib
 
-from setwise import ranks
-from setwise.experiments.board import Board
-from setwise.experiments.configs import difference
-from setwise.experiments.worker import Outcome, Point, Sweep, alive, attempt
+from setwise import collectives
+from setwise.experiments.config import difference
+from setwise.experiments.sweep_progress import Board
+from setwise.experiments.sweep_worker import Outcome, Point, Sweep, alive, attempt
 
 __all__ = ["Point", "run_all"]
 
@@ -64,9 +64,9 @@ def run_all(
     if cluster is not None and jobs not in (None, 1):
         raise ValueError(f"jobs must be left out on a cluster, whose workers decide, got {jobs}")
     alone = jobs == 1 and cluster is None
-    if not alone and ranks.world() > 1:
+    if not alone and collectives.world() > 1:
         raise ValueError(
-            f"a sweep within torchrun must have one job and no cluster, got {ranks.world()} processes"
+            f"a sweep within torchrun must have one job and no cluster, got {collectives.world()} processes"
         )
     chosen = _distinct(points, out)
     if alone:

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from setwise._memory import prepare
 from setwise.functional import (
     Propagator,
     center,
@@ -20,8 +21,7 @@ from setwise.functional import (
     row_normalize,
     rows_to_one,
 )
-from setwise.memory import prepare
-from setwise.nn.encoders import MLP, placed
+from setwise.nn.layers import MLP, expand_shared
 from setwise.sets import Shared
 
 Encoded = Float[Tensor, "b n d"] | Shared
@@ -85,7 +85,7 @@ class LatentGraph(nn.Module):
 
     def embedded(self, x: Encoded, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n e"]:
         """The points z_i = MLP(x_i) whose distances the kernel measures."""
-        return placed(self.embed(x, mask), mask)
+        return expand_shared(self.embed(x, mask), mask)
 
     def forward(self, x: Encoded, mask: Bool[Tensor, "b n"] | None = None) -> Propagator:
         """The weights W."""
@@ -104,7 +104,7 @@ class LatentGraph(nn.Module):
         Far from that scale the graph starts as the uniform graph or the identity, with almost no gradient.
         Takes what ``forward`` takes: encoded elements. Of larger sets, some thousand do.
         """
-        x = placed(x, mask)
+        x = expand_shared(x, mask)
         if x.shape[1] > MEDIAN_OF:
             order = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(0), device="cpu")
             order = order.to(x.device)

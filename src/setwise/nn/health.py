@@ -14,11 +14,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from setwise.functional import center, log_rbf_kernel
+from setwise.nn._modes import eval_mode
 from setwise.nn.blocks import Gamma
-from setwise.nn.encoders import placed
 from setwise.nn.graph import LatentGraph
-from setwise.nn.modes import in_use
-from setwise.nn.weights import normal_form
+from setwise.nn.layers import expand_shared
+from setwise.nn.operators.base import normal_form
 from setwise.sets import Elements, Shared
 
 ELEMENTS = 1024
@@ -47,7 +47,7 @@ def graph_health(model: nn.Module, x: Elements, mask: Bool[Tensor, "b n"] | None
         slope; for a relu, of units that are zero for every element. ``sigma``; and ``gamma``, the mean over
         the blocks, where they have one. A model without a learned graph has ``gamma`` at most.
 
-    >>> from setwise.nn.models import DMPS
+    >>> from setwise.nn.dmps import DMPS
     >>> health = graph_health(DMPS.build(3, 1), torch.randn(4, 10, 3))
     >>> sorted(health)
     ['effective_neighbours', 'evenness', 'gamma', 'saturated', 'sigma']
@@ -87,11 +87,11 @@ def _embedded(
 
     def keep(_: nn.Module, inputs: tuple[Any, ...], z: Elements) -> None:
         real = inputs[1] if len(inputs) > 1 else None  # of the sets that the graph is given, in its order
-        seen.append((placed(z, real), real))
+        seen.append((expand_shared(z, real), real))
 
     hook = graph.embed.register_forward_hook(keep)
     try:
-        with in_use(model):
+        with eval_mode(model):
             model(x, mask)
     finally:
         hook.remove()

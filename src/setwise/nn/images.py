@@ -8,12 +8,11 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, pad, relu
 
-from setwise.nn.convpool import conv_pool
-from setwise.nn.dense import Drawn
-from setwise.nn.norm import BatchNorm
+from setwise.nn._conv_pool import conv_pool
+from setwise.nn.layers import BatchNorm, Resettable
 
 
-class ConvPool(Drawn):
+class ConvPool(Resettable):
     """Convolution, 2 × 2 max pooling, ReLU: the paper's Conv(c_i, c_o, k, ReLU, MaxPool(2, 2)).
 
     Pooling before the ReLU gives the same result and leaves a quarter of it to do. Weights start from
@@ -73,8 +72,8 @@ class ConvPool(Drawn):
         patches, row = distinct_patches(x, side)
         table = self._convolve(patches.to(self.convolution.weight.dtype)).flatten(1)
         if isinstance(self.norm, nn.Identity):  # batch statistics count each pixel, not each pattern
-            return placed_rows(relu(table), row)
-        return relu(self.norm(placed_rows(table, row)))
+            return rows_as_channels(relu(table), row)
+        return relu(self.norm(rows_as_channels(table, row)))
 
 
 class InkConvPool(nn.Module):
@@ -170,6 +169,6 @@ def distinct_patches(
     return patches.view(-1, 1, side, side).bool(), (seen.cumsum(0) - 1)[pattern]
 
 
-def placed_rows(table: Float[Tensor, "t c"], row: Int[Tensor, "m v u"]) -> Float[Tensor, "m c v u"]:
+def rows_as_channels(table: Float[Tensor, "t c"], row: Int[Tensor, "m v u"]) -> Float[Tensor, "m c v u"]:
     """The row of each pixel as its channels; channels last in memory, as convolutions like it."""
     return table.index_select(0, row.flatten()).view(*row.shape, table.shape[1]).permute(0, 3, 1, 2)

@@ -1,10 +1,11 @@
-"""Pooling ``(x [b, n, d], mask) → [b, d]``: from the elements to the set. An empty set pools to zeros."""
+"""Pooling ``(x [b, n, d], mask) → [b, d]``: sum, mean, max, attention, joined. Empty sets pool to zeros."""
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from setwise.functional import fill_padding, masked_softmax
-from setwise.nn.dense import Dense
+from setwise.nn.layers import Dense
 
 
 class SumPool(nn.Module):
@@ -94,3 +95,52 @@ class AttentionPool(nn.Module):
         """Pool."""
         a = self.attention(x, mask).unsqueeze(1)
         return (a @ fill_padding(x, mask)).squeeze(1)
+
+
+class GatedAttentionPool(AttentionPool):
+    """Attention-weighted mean with a gate: a = softmax over the set of wᵀ (tanh(V x_i) ⊙ σ(U x_i)).
+
+    The tangent is almost linear near zero; the gate makes up for it.
+
+    Args:
+        dim: features of an element.
+        hidden: width of the attention network.
+
+    >>> import torch
+    >>> GatedAttentionPool(4)(torch.randn(2, 3, 4)).shape
+    torch.Size([2, 4])
+    """
+
+    def __init__(self, dim: int, hidden: int = 64) -> None:
+        super().__init__(dim, hidden)
+        self.gate = Dense(dim, hidden, activation="sigmoid")
+
+    def scores(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n"]:
+        """What the softmax is taken of."""
+        tangent, read = self.score
+        out: Tensor = read(tangent(x) * self.gate(x))
+        return out.squeeze(-1)
+
+
+class JoinedPool(nn.Module):
+    """What several pools make of a set, side by side.
+
+    Args:
+        *pools: ``(x, mask) → [b, d]``; the result has the features of all of them.
+
+    >>> from setwise.nn.pool import MaxPool, MeanPool
+    >>> JoinedPool(MaxPool(), MeanPool())(torch.tensor([[[1.0], [3.0]]]))
+    tensor([[3., 2.]])
+    """
+
+    def __init__(self, *pools: nn.Module) -> None:
+        super().__init__()
+        if not pools:
+            raise ValueError("JoinedPool needs at least one pool, got none")
+        self.pools = nn.ModuleList(pools)
+
+    def forward(
+        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b o"]:
+        """Pool."""
+        return torch.cat([pool(x, mask) for pool in self.pools], dim=-1)

@@ -1,0 +1,35 @@
+from . import estimators as estimators
+from . import experiments as experiments
+from . import functional as functional
+from . import inspection as inspection
+from . import io as io
+from . import nn as nn
+from . import sets as sets
+from . import tasks as tasks
+from . import training as training
+from .estimators import SetClassifier as SetClassifier
+from .estimators import SetRegressor as SetRegressor
+from .estimators import load as load
+from .inspection import SetGraph as SetGraph
+from .inspection import importance as importance
+from .io import to_onnx as to_onnx
+from .io import to_torch_export as to_torch_export
+from .nn import DMPS as DMPS
+from .nn import DeepSets as DeepSets
+from .nn import DistinctDMPS as DistinctDMPS
+from .nn import LatentGraph as LatentGraph
+from .nn import SetTransformer as SetTransformer
+from .nn import graph_health as graph_health
+from .sets import SetBatch as SetBatch
+from .sets import Sets as Sets
+from .sets import Shared as Shared
+from .tasks import Binary as Binary
+from .tasks import Classes as Classes
+from .tasks import Count as Count
+from .tasks import Labels as Labels
+from .tasks import Regression as Regression
+from .training import Training as Training
+from .training import evaluate as evaluate
+from .training import fit as fit
+
+__version__: str

@@ -1,1 +1,0 @@
-"""Where sets come from. Loaders and samplers know no model."""

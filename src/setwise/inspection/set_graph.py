@@ -1,0 +1,379 @@
+"""Looking inside one set: the latent graph over its elements, as arrays, clusters, edges and a picture."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Shaped
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from setwise.functional import Propagator, dirichlet_energy
+from setwise.inspection.importance import strongest_neighbours
+from setwise.nn._modes import eval_mode
+from setwise.nn.dmps import DMPS
+from setwise.nn.graph import LatentGraph
+from setwise.nn.operators.auto import AutoGraph
+from setwise.nn.operators.base import Weights
+from setwise.nn.operators.sparse import SparseGraph
+from setwise.nn.operators.streamed import StreamedGraph
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+LARGEST = 20_000
+"""Elements of the largest set whose graph is written out."""
+NEAR_UNIFORM = 0.05
+"""The contrast below which a graph is said to carry no relation."""
+NEAR_IDENTITY = 0.02
+"""Effective neighbours beside itself below which an element is said to hear itself alone."""
+LARGE_RATIO = 1000
+"""Ratio of weights beyond which the number of effective neighbours says more."""
+
+
+class NearUniformGraph(UserWarning):
+    """The latent graph of a set relates no elements to each other."""
+
+
+class Edge(NamedTuple):
+    """Two elements and a weight between them."""
+
+    i: int
+    j: int
+    weight: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SetGraph:
+    """The latent graph of one set, as arrays one can look at; `SetGraph.of` makes it from a model.
+
+    Args:
+        weights: W, how much i hears j; rows sum to one.
+        kernel: K, how alike i and j are to the model, from 0 to 1; None where the graph has no kernel.
+        energies: roughness of the features over the graph, before the first block and after each one.
+        points: where the elements lie, to draw them.
+        names: of the elements.
+        bandwidth: σ of the kernel.
+
+    >>> K = np.array([[1.0, 0.9, 0.1], [0.9, 1.0, 0.2], [0.1, 0.2, 1.0]])
+    >>> graph = SetGraph(np.exp(K) / np.exp(K).sum(1, keepdims=True), K, energies=np.array([2.0, 0.5]))
+    >>> graph
+    SetGraph(3 elements, contrast 0.51, energies 2 → 0.5)
+    >>> graph.top_edges(1)
+    [Edge(i=0, j=1, weight=0.38...)]
+    >>> graph.clusters()
+    array([0, 0, 1])
+    """
+
+    weights: Float[np.ndarray, "n n"]
+    kernel: Float[np.ndarray, "n n"] | None
+    energies: Float[np.ndarray, " steps"]
+    points: Float[np.ndarray, "n d"] | None = None
+    names: Sequence[str] | None = None
+    bandwidth: float | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.weights)
+        for what, given in (("weights", self.weights), ("kernel", self.kernel)):
+            if given is not None and given.shape != (n, n):
+                raise ValueError(f"{what} must be [{n}, {n}], got {list(given.shape)}")
+            if given is not None and not np.isfinite(given).all():
+                raise ValueError(f"{what} must be finite, got NaN or infinite ones")
+        if self.points is not None and (self.points.ndim != 2 or len(self.points) != n):
+            raise ValueError(f"points must be [{n}, d], one an element, got {list(self.points.shape)}")
+        if self.names is not None and len(self.names) != n:
+            raise ValueError(f"expected one name for each of {n} elements, got {len(self.names)}")
+
+    @classmethod
+    def of(
+        cls,
+        model: DMPS,
+        x: Shaped[Tensor, "n ..."],
+        *,
+        names: Sequence[str] | None = None,
+        points: ArrayLike | None = None,
+    ) -> "SetGraph":
+        """The graph that a model sees in one set; the model is looked at as in use, and left as it was.
+
+        The weights are those that it works with, of an `AutoGraph` the exact ones in any case.
+
+        Args:
+            model: any DMPS, whatever its graph.
+            x: the elements as they enter the model, real ones only.
+            names: of the elements.
+            points: where the elements lie, to draw them; if not given, x where it is ``[n, d]``.
+
+        >>> SetGraph.of(DMPS.build(3, 1, graph="uniform"), torch.randn(4, 3)).weights[0]
+        array([0.25, 0.25, 0.25, 0.25], dtype=float32)
+        """
+        if not hasattr(model, "trajectory"):
+            raise TypeError(f"a latent graph needs a DMPS, got {type(model).__name__}")
+        if x.dim() < 2:
+            raise ValueError(f"x must be the elements [n, d] of one set, got {list(x.shape)}")
+        n = len(x)
+        if n > LARGEST:
+            size = 2 * n**2 * torch.promote_types(x.dtype, torch.float32).itemsize / 1e9
+            raise ValueError(
+                f"x must have at most {LARGEST:,} elements, got {n:,}: "
+                f"a dense graph of so many, weights and kernel, would need {size:,.1f} GB"
+            )
+        if not x.isfinite().all():
+            raise ValueError("x must be finite, got NaN or infinite ones")
+        with eval_mode(model), torch.no_grad():
+            steps, W = model.trajectory(_as_parameters(x, model).unsqueeze(0))
+            energies = torch.stack([dirichlet_energy(features, W) for features in steps], dim=-1)
+            weights = _dense_weights(model.graph, steps[0], W)
+            graph = model.graph
+            while isinstance(graph, SparseGraph):
+                graph = graph.graph
+            kernel, sigma = None, None
+            if isinstance(graph, LatentGraph):
+                kernel, sigma = _numpy(graph.similarity(steps[0])[0]), float(graph.sigma)
+        if points is None and x.dim() == 2:
+            points = x
+        if isinstance(points, Tensor):
+            points = _numpy(points)
+        return cls(
+            weights=_numpy(weights[0]),
+            kernel=kernel,
+            energies=_numpy(energies[0]),
+            points=None if points is None else np.array(points, dtype=float),
+            names=None if names is None else tuple(names),
+            bandwidth=sigma,
+        )
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def __repr__(self) -> str:
+        n = len(self)
+        parts = [f"{n} element{'s' * (n != 1)}", f"contrast {self.contrast:.2g}"]
+        if self.bandwidth is not None:
+            parts.append(f"σ {self.bandwidth:.3g}")
+        if len(self.energies):
+            parts.append("energies " + " → ".join(f"{energy:.3g}" for energy in self.energies))
+        return f"SetGraph({', '.join(parts)})"
+
+    def top_edges(self, k: int = 10) -> list[Edge]:
+        """The k strongest pairs i < j by the mean weight of both directions, equal ones in order.
+
+        What has no weight is no edge, so there may be fewer than k.
+        """
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        mean = np.triu(self.weights + self.weights.T, 1).ravel() / 2
+        k = min(k, int(np.sum(mean > 0)))
+        if k == 0:
+            return []
+        least = np.partition(mean, mean.size - k)[mean.size - k]
+        above = np.flatnonzero(mean > least)
+        best = np.concatenate([above, np.flatnonzero(mean == least)[: k - len(above)]])
+        best = best[np.argsort(-mean[best], kind="stable")]
+        i, j = np.divmod(best, len(self))
+        return [Edge(*edge) for edge in zip(i.tolist(), j.tolist(), mean[best].tolist(), strict=True)]
+
+    def neighbours(self, i: int, k: int = 5) -> list[Edge]:
+        """The k strongest neighbours j of element i and their weights, see `setwise.inspection.strongest_neighbours`."""
+        W = torch.from_numpy(np.require(self.weights, requirements="W"))
+        others, heard = strongest_neighbours(W, i, k)
+        return [Edge(i, j, weight) for j, weight in zip(others.tolist(), heard.tolist(), strict=True)]
+
+    def clusters(self, similarity: float = 0.5, *, count: int | None = None) -> Int[np.ndarray, " n"]:
+        """The cluster of each element, numbered from 0 in the order in which they appear.
+
+        Clusters merge while the mean kernel between their elements is ``similarity`` or more (average
+        linkage). Where the graph has no kernel, weights stand in for it, the largest between two elements as
+        one.
+
+        Args:
+            similarity: where to stop.
+            count: stop at so many clusters instead.
+        """
+        n = len(self)
+        if not 0 <= similarity <= 1:
+            raise ValueError(f"similarity must lie between 0 and 1, got {similarity}")
+        if count is not None and not 1 <= count <= max(n, 1):
+            raise ValueError(f"count must lie between 1 and the {n} elements, got {count}")
+        if n < 2:
+            return np.zeros(n, dtype=int)
+        with _needing("scipy", "sklearn", what="clusters"):
+            from scipy.cluster import hierarchy
+            from scipy.spatial.distance import squareform
+        alike = self.weights if self.kernel is None else self.kernel
+        alike = (alike + alike.T) / 2
+        if self.kernel is None:
+            alike = alike / (alike.max(initial=0, where=_others(n)) or 1)
+        tree = hierarchy.linkage(squareform(1 - alike, checks=False), "average")
+        if count is None:
+            found = hierarchy.fcluster(tree, 1 - similarity, "distance")
+        else:
+            found = hierarchy.cut_tree(tree, n_clusters=count)[:, 0]
+        _, first, label = np.unique(found, return_index=True, return_inverse=True)
+        numbers: Int[np.ndarray, " n"] = first.argsort().argsort()[label]
+        return numbers
+
+    @cached_property
+    def contrast(self) -> float:
+        """How differently an element hears others: the mean over i of (max − min) / mean of W_ij, j ≠ i.
+
+        It is 0 where all others have one weight, as in a uniform graph, and where there are fewer than two
+        others. The row-normalised kernel has no upper bound; softmax(K) of a kernel within (0, 1] bounds
+        max / min by e, so that nothing has more than e − 1 = 1.72.
+        """
+        most, least, mean = self._heard()
+        heard = mean > 0
+        return float(np.sum((most - least)[heard] / mean[heard]) / max(len(self), 1))
+
+    @cached_property
+    def effective_neighbours(self) -> float:
+        """Effective neighbours, exp of the mean row entropy of W: from 1 (the identity) to n (uniform).
+
+        >>> import torch
+        >>> from setwise.nn.dmps import DMPS
+        >>> SetGraph.of(DMPS.build(3, 1, graph="uniform"), torch.randn(4, 3)).effective_neighbours
+        4.0
+        """
+        weights = self.weights[self.weights > 0].astype(np.float64)
+        return round(float(np.exp(-np.sum(weights * np.log(weights)) / max(len(self), 1))), 6)
+
+    @property
+    def near_uniform(self) -> bool:
+        """Whether the contrast is below 0.05; of fewer than three elements nothing can be said."""
+        return len(self) > 2 and self.contrast < NEAR_UNIFORM
+
+    def remark(self) -> str:
+        """What the graph tells of this set, in a sentence or two."""
+        n = len(self)
+        if n < 3:
+            size = ("is empty", "has 1 element", "has 2 elements")[n]
+            return f"The set {size}: too few for a graph to tell one neighbour from another."
+        most, least, mean = self._heard()
+        if not mean.any():
+            return f"No element of {n} hears another: the model decides by the elements one by one."
+        with np.errstate(divide="ignore"):
+            ratio = np.median(most[mean > 0] / least[mean > 0])
+        times = "the neighbour that an element hears most weighs {} times the one it hears least"
+        if self.near_uniform:
+            return (
+                f"The graph of {n} elements is near uniform: {times.format(f'only {ratio:.2f}')}; it carries "
+                "no relation between these elements, and the model decides by the elements one by one."
+                + self._why()
+            )
+        near = self.effective_neighbours
+        if near < 1 + NEAR_IDENTITY:
+            return (
+                f"The graph of {n} elements is near the identity: an element's weight for itself is "
+                f"{np.diagonal(self.weights).mean():.3g} on average, and the model decides by the elements "
+                "one by one."
+            )
+        hears = times.format(f"{ratio:.3g}")
+        if ratio > LARGE_RATIO:
+            hears = f"each draws on {near:.1f} of them, itself included"
+        sizes = sorted(np.bincount(self.clusters()).tolist(), reverse=True)
+        found = "one cluster" if len(sizes) == 1 else f"{len(sizes)} clusters, the largest of {sizes[0]}"
+        return f"The graph relates {n} elements: {hears}. At a similarity of 0.5 it has {found}."
+
+    def warn_if_uniform(self, *, stacklevel: int = 2) -> None:
+        """Warn with the remark where the graph carries no relation."""
+        if self.near_uniform:
+            warnings.warn(self.remark(), NearUniformGraph, stacklevel=stacklevel)
+
+    def to_networkx(self, threshold: float = 0.0) -> Any:
+        """An undirected ``networkx.Graph``: edges have the mean weight of both directions, and the kernel.
+
+        Args:
+            threshold: δ, edges of less weight are left out; the others keep theirs, unlike in `sparsify`.
+        """
+        with _needing("networkx", "plots", what="to_networkx"):
+            import networkx as nx
+        graph = nx.Graph()
+        names = range(len(self)) if self.names is None else self.names
+        graph.add_nodes_from((i, {"name": str(name)}) for i, name in enumerate(names))
+        mean = np.triu(self.weights + self.weights.T, 1) / 2
+        i, j = np.nonzero((mean > 0) & (mean >= threshold))
+        graph.add_weighted_edges_from(zip(i.tolist(), j.tolist(), mean[i, j].tolist(), strict=True))
+        if self.kernel is not None:
+            alike = zip(i.tolist(), j.tolist(), self.kernel[i, j].tolist(), strict=True)
+            graph.add_weighted_edges_from(alike, weight="kernel")
+        return graph
+
+    def to_pyg(self) -> Any:
+        """A ``torch_geometric.data.Data`` with the points as x, and an edge from j to i where i hears j.
+
+        Messages of PyG flow from source to target, so that a sum weighted by ``edge_weight`` is W x.
+        """
+        with _needing("torch_geometric", "peers", what="to_pyg"):
+            from torch_geometric.data import Data
+        W = torch.tensor(self.weights)
+        i, j = W.nonzero(as_tuple=True)
+        x = None if self.points is None else torch.tensor(self.points, dtype=W.dtype)
+        return Data(x=x, edge_index=torch.stack([j, i]), edge_weight=W[i, j], num_nodes=len(self))
+
+    def plot(self, ax: "Axes | None" = None, **options: Any) -> "Axes":
+        """Draw the graph, coloured by cluster unless ``options`` say otherwise: see `plots.set_graph`."""
+        with _needing("matplotlib", "plots", what="plot"):
+            from setwise.inspection.plots import set_graph
+        if not options.keys() & {"labels", "values"}:
+            options["labels"] = self.clusters()
+        return set_graph(self.weights, self.points, ax=ax, **{"names": self.names, **options})
+
+    def _heard(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The largest, the smallest and the mean weight that each element has for the others."""
+        n = len(self)
+        if n < 2:
+            return np.zeros(n), np.zeros(n), np.zeros(n)
+        others = _others(n)
+        most = self.weights.max(axis=1, initial=-np.inf, where=others)
+        least = self.weights.min(axis=1, initial=np.inf, where=others)
+        return most, least, self.weights.mean(axis=1, where=others)
+
+    def _why(self) -> str:
+        if self.kernel is None:
+            return ""
+        others = _others(len(self))
+        if (low := self.kernel.min(initial=1, where=others)) > 0.5:
+            return f" To its kernel all of them are alike ({low:.2f} at least)."
+        high = self.kernel.max(initial=0, where=others)
+        return f" To its kernel none of them are alike ({high:.2f} at most)." if high < 0.5 else ""
+
+
+@contextmanager
+def _needing(package: str, extra: str, *, what: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{what} needs the {package} package: pip install 'setwise[{extra}]'"
+        ) from error
+
+
+def _others(n: int) -> np.ndarray:
+    return ~np.eye(n, dtype=bool)
+
+
+def _numpy(values: Tensor) -> np.ndarray:
+    """In single precision or better."""
+    array: np.ndarray = values.detach().cpu().to(torch.promote_types(values.dtype, torch.float32)).numpy()
+    return array
+
+
+def _as_parameters(x: Tensor, model: nn.Module) -> Tensor:
+    """Elements where the parameters are, and of their type unless they are whole numbers."""
+    parameter = next(model.parameters(), None)
+    if parameter is None:
+        return x
+    return x.to(parameter) if x.is_floating_point() else x.to(parameter.device)
+
+
+def _dense_weights(graph: nn.Module, features: Tensor, W: Propagator) -> Tensor:
+    """The matrix W [1, n, n]."""
+    if not isinstance(W, Tensor) and isinstance(graph, AutoGraph | StreamedGraph):
+        W = LatentGraph.forward(graph, features)  # exact; W.to_dense() would take n³ steps
+    every = torch.eye(features.shape[1], dtype=features.dtype, device=features.device)
+    return W.to_dense() if isinstance(W, Tensor | Weights) else W @ every.unsqueeze(0)

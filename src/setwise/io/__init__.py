@@ -1,0 +1,5 @@
+"""Reading sets from files and arrays, and exporting models."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,373 @@
+"""Layers of one element: dense layers, MLPs, element encoders, batch normalisation, rescaling."""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor, nn
+from torch.nn.functional import batch_norm
+
+from setwise import collectives
+from setwise.functional import fill_padding
+from setwise.sets import Elements, Shared
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "identity": nn.Identity,
+    "relu": partial(nn.ReLU, inplace=True),
+    "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+    "sigmoid": nn.Sigmoid,
+}
+
+
+class Resettable(nn.Module):
+    """A module with parameters of its own that start at random; `initialize` draws them anew."""
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw this module's own parameters; those of its parts are the parts' business."""
+        raise NotImplementedError(f"{type(self).__name__} must define reset_parameters(generator)")
+
+
+def reset_linear(linear: nn.Linear, generator: torch.Generator | None = None) -> None:
+    """Draw weights and biases as torch does, uniformly within ±1/√in_features."""
+    bound = linear.in_features**-0.5
+    for parameter in linear.parameters():
+        nn.init.uniform_(parameter, -bound, bound, generator=generator)
+
+
+class Dense(Resettable):
+    """Fully connected layer with its activation: f(x H + h), the paper's FL(d_i, d_o, f).
+
+    Weights and biases start as torch starts them, uniformly within ±1/√d_i. With a larger start, the tanh
+    layers of a deep kernel saturate within a hundred steps, and the graph stops learning.
+
+    Args:
+        in_dim: features that come in.
+        out_dim: features that go out.
+        activation: one of ``"identity"``, ``"relu"``, ``"tanh"``, ``"gelu"``, ``"sigmoid"``.
+
+    >>> Dense(3, 8, activation="tanh")(torch.zeros(2, 5, 3)).shape
+    torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, in_dim: int, out_dim: int, *, activation: str = "relu") -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {activation!r}")
+        for name, size in (("in_dim", in_dim), ("out_dim", out_dim)):
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
+        self.activation = activation
+        self.linear = nn.Linear(in_dim, out_dim)
+        self.nonlinearity = ACTIVATIONS[activation]()
+        self.reset_parameters()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights anew."""
+        reset_linear(self.linear, generator)
+
+    def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b o"]:
+        """Map the last axis."""
+        rows = self.linear(x.reshape(-1, x.shape[-1]))  # no view: in place costs nothing extra
+        out: Tensor = self.nonlinearity(rows)
+        return out.view(*x.shape[:-1], rows.shape[-1])
+
+
+class NearIdentity(Dense):
+    """A square fully connected layer that starts near the identity: f(x (I + H) + h), H and h as in `Dense`.
+
+    Blocks that replace the features end in one, so that a new block hardly changes what it is given.
+
+    Args:
+        dim: features that come in and go out.
+        activation: see `Dense`.
+
+    >>> layer = NearIdentity(64, activation="identity")
+    >>> bool((layer.linear.weight.diagonal() > 0.8).all())
+    True
+    """
+
+    def __init__(self, dim: int, *, activation: str = "relu") -> None:
+        super().__init__(dim, dim, activation=activation)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw the weights anew."""
+        super().reset_parameters(generator)
+        with torch.no_grad():
+            self.linear.weight.diagonal().add_(1)
+
+
+def initialize(module: nn.Module, generator: torch.Generator) -> nn.Module:
+    """Draw the weights of every layer from ``generator``: the same seed gives the same model.
+
+    Layers of torch that start at random (a convolution, say) start by torch's own rule.
+
+    >>> a, b = (initialize(Dense(2, 2), torch.Generator().manual_seed(7)) for _ in range(2))
+    >>> torch.equal(a.linear.weight, b.linear.weight)
+    True
+    """
+    drawn = [layer for layer in module.modules() if isinstance(layer, Resettable)]
+    inside = {id(part) for layer in drawn for part in layer.children()}
+    for layer in module.modules():
+        reset = getattr(layer, "reset_parameters", None)
+        if isinstance(layer, Resettable):
+            layer.reset_parameters(generator)
+        elif callable(reset) and id(layer) not in inside:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+                reset()
+    return module
+
+
+def expand_shared(x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n *f"]:
+    """Features with shared ones written out in their places, and zeros at their padding.
+
+    >>> expand_shared(Shared(torch.tensor([[1.0], [5.0]]), torch.tensor([[0, 1], [1, 1]]))).flatten().tolist()
+    [1.0, 5.0, 5.0, 5.0]
+    """
+    return fill_padding(x.expand(), mask) if isinstance(x, Shared) else x
+
+
+class MLP(nn.Module):
+    """Fully connected layers applied to each element.
+
+    Args:
+        in_dim: features of a raw element.
+        *dims: the width of each layer.
+        activation: after every layer, the last one included.
+
+    >>> MLP(3, 32, 64)(torch.randn(2, 5, 3)).shape
+    torch.Size([2, 5, 64])
+    """
+
+    def __init__(self, in_dim: int, *dims: int, activation: str = "relu") -> None:
+        super().__init__()
+        if not dims:
+            raise ValueError("MLP needs the width of at least one layer, got none")
+        self.activation = activation
+        self.layers = nn.Sequential(
+            *(Dense(i, o, activation=activation) for i, o in pairwise((in_dim, *dims)))
+        )
+
+    def forward(
+        self, x: Float[Tensor, "b n i"] | Shared, mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b n d"] | Shared:
+        """Encode the elements; those that sets share stay shared."""
+        if x.dim() != 3 or not x.is_floating_point():
+            raise ValueError(
+                f"elements must be floating point [sets, elements, features], got {x.dtype} {list(x.shape)}"
+            )
+        if isinstance(x, Shared):
+            return x.map(self.layers)
+        out: Tensor = self.layers(fill_padding(x, mask))
+        return out
+
+
+class ElementEncoder(nn.Module):
+    """Any network ``[m, …] → [m, d]`` (images, say), applied to the real elements only.
+
+    Padding costs nothing, does not enter batch statistics, and comes out as zeros. Elements that sets
+    share (`setwise.Shared`) are encoded once.
+
+    >>> images = torch.randn(2, 3, 1, 8, 8)
+    >>> mask = torch.tensor([[True, True, False], [True, False, False]])
+    >>> encoder = ElementEncoder(nn.Sequential(nn.Conv2d(1, 4, 8), nn.Flatten()))
+    >>> encoder(images, mask).shape
+    torch.Size([2, 3, 4])
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(
+        self, x: Elements, mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b n d"] | Shared:
+        """Encode the real elements and put them back in their places; those that sets share stay shared."""
+        if isinstance(x, Shared):
+            return x.map(self.network)
+        if mask is None:
+            out: Tensor = self.network(x.flatten(0, 1))
+            return out.view(*x.shape[:2], out.shape[-1])
+        real = self.network(x[mask])
+        features = torch.zeros(*x.shape[:2], real.shape[-1], dtype=real.dtype, device=real.device)
+        return features.index_put((mask,), real)
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Batch norm of rows or images that knows two more cases.
+
+    Where a batch has fewer than two rows, torch refuses, as they have no variance; here the running
+    statistics are taken. Where it is divided among processes, the statistics are those of the whole batch.
+
+    Args:
+        features: of a row, or channels of an image.
+        eps: added to variances.
+        momentum: of the running statistics.
+
+    >>> BatchNorm(3)(torch.zeros(1, 3)).tolist()
+    [[0.0, 0.0, 0.0]]
+    """
+
+    def __init__(self, features: int, *, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__(features, eps, momentum)
+
+    def forward(self, x: Float[Tensor, "rows d *image"]) -> Float[Tensor, "rows d *image"]:
+        """Normalise each feature."""
+        if not self.training:
+            return super().forward(x)
+        count = x.numel() // x.shape[1]
+        if collectives.is_split():
+            count = int(collectives.total(torch.tensor(count if collectives.counts() else 0)))
+        if count < 2:
+            return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return self._over_all(x, count) if collectives.is_split() else super().forward(x)
+
+    def _over_all(self, x: Tensor, count: int) -> Tensor:
+        """Normalise by the statistics of all processes."""
+        others, kind = [0, *range(2, x.dim())], x.dtype
+        x = x.to(torch.promote_types(kind, torch.float32))
+
+        def mean_of(values: Tensor) -> Tensor:
+            own = values if collectives.counts() else values[:0]
+            return collectives.all_sum(own.sum(others, keepdim=True)) / count
+
+        mean = mean_of(x)
+        variance = mean_of((x - mean).square())
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.momentum is not None
+        with torch.no_grad():
+            self.running_mean.lerp_(mean.flatten(), self.momentum)
+            self.running_var.lerp_(variance.flatten() * (count / (count - 1)), self.momentum)
+            if self.num_batches_tracked is not None:
+                self.num_batches_tracked.add_(1)
+        scale, shift = (part.view_as(mean) for part in (self.weight, self.bias))
+        return ((x - mean) * (variance + self.eps).rsqrt() * scale + shift).to(kind)
+
+    def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 (its name in torch)
+        """Rows or images, all are welcome."""
+
+
+class Standardize(nn.Module):
+    """Shift and scale each feature by given numbers, those of the training data say: (x − μ) / s.
+
+    Args:
+        mean: μ of each feature, which is the second axis: ``[m, d]``, or images ``[m, d, h, w]``.
+        std: s of each; a feature that varies by no more than rounding is left unscaled.
+
+    >>> Standardize(torch.tensor([1.0, 5.0]), torch.tensor([2.0, 0.0]))(torch.tensor([[5, 5]])).tolist()
+    [[2.0, 0.0]]
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Float[Tensor, " d"], std: Float[Tensor, " d"]) -> None:
+        super().__init__()
+        if mean.shape != std.shape or mean.dim() != 1:
+            raise ValueError(
+                f"mean and std must be one a feature, got {list(mean.shape)} and {list(std.shape)}"
+            )
+        if not (mean.isfinite() & std.isfinite() & (std >= 0)).all():
+            raise ValueError("mean and std must be finite, and std not negative, got others")
+        self.register_buffer("mean", mean.clone())
+        self.register_buffer("std", torch.where(std > (1e-6 * mean.abs()).clamp(min=1e-30), std, 1.0))
+
+    def forward(self, x: Shaped[Tensor, "m d *s"]) -> Float[Tensor, "m d *s"]:
+        """Standardised features, floating point whatever they were."""
+        if x.dim() < 2 or x.shape[1] != len(self.mean):
+            raise ValueError(f"elements must have {len(self.mean)} features, got {list(x.shape)}")
+        shape = (-1, *[1] * (x.dim() - 2))
+        return (x.to(self.mean.dtype) - self.mean.view(shape)).div_(self.std.view(shape))
+
+
+ROUNDING = 1e-12
+"""Standard deviation, relative to the mean, up to which a feature is taken for constant."""
+SMALLEST = 1e-30
+
+
+class Framed(nn.Module):
+    """Raw features go in, are standardised for the network, and what it says comes out in the data's units.
+
+    out = m + s · network((x − μ) / σ, mask), where m and s may be left out. Whatever stands in padding
+    stays there: the network's encoder is what masks it. The units are held in double precision, as features
+    that are large and vary little need it, times of the day in seconds since 1970 say.
+
+    Args:
+        network: ``(x, mask) → [b, k]``.
+        mean: μ of each feature, over the training data say.
+        std: σ of each; a feature that varies by no more than rounding is left unscaled.
+        out_mean: m of each output, given together with ``out_std``.
+        out_std: s of each; an output that varies by no more than rounding is left unscaled.
+
+    >>> class Sums(nn.Module):
+    ...     def forward(self, x, mask=None):
+    ...         return x.sum(1)
+    >>> framed = Framed(Sums(), mean=torch.tensor([1.0]), std=torch.tensor([2.0]))
+    >>> framed(torch.tensor([[[3], [7]]]))
+    tensor([[4.]])
+    """
+
+    mean: Tensor
+    std: Tensor
+    out_mean: Tensor | None
+    out_std: Tensor | None
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        mean: Float[Tensor, " d"],
+        std: Float[Tensor, " d"],
+        out_mean: Float[Tensor, " k"] | None = None,
+        out_std: Float[Tensor, " k"] | None = None,
+    ) -> None:
+        super().__init__()
+        if (out_mean is None) != (out_std is None):
+            given = "out_mean" if out_std is None else "out_std"
+            raise ValueError(f"out_mean and out_std belong together, got {given} alone")
+        self.network = network
+        self._keep("mean", mean, "std", std)
+        self.register_buffer("out_mean", None)
+        self.register_buffer("out_std", None)
+        if out_mean is not None and out_std is not None:
+            self._keep("out_mean", out_mean, "out_std", out_std)
+
+    def _keep(self, mean_name: str, mean: Tensor, std_name: str, std: Tensor) -> None:
+        names = f"{mean_name} and {std_name}"
+        if mean.shape != std.shape or mean.dim() != 1:
+            raise ValueError(f"{names} must be one a feature, got {list(mean.shape)} and {list(std.shape)}")
+        mean, std = mean.to(torch.float64, copy=True), std.to(torch.float64)
+        if not mean.is_meta and not (mean.isfinite() & std.isfinite() & (std >= 0)).all():
+            raise ValueError(f"{names} must be finite, and {std_name} not negative, got others")
+        varies = std > (ROUNDING * mean.abs()).clamp(min=SMALLEST)
+        self.register_buffer(mean_name, mean)
+        self.register_buffer(std_name, torch.where(varies, std, 1.0))
+
+    def standardized(self, x: Shaped[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
+        """What enters the network: (x − μ) / σ over the last axis, in the precision of the network."""
+        if x.dim() < 1 or x.shape[-1] != len(self.mean):
+            raise ValueError(f"elements must have {len(self.mean)} features, got {list(x.shape)}")
+        weight = next(self.network.parameters(), None)
+        dtype = torch.get_default_dtype() if weight is None else weight.dtype
+        return ((x.to(self.mean.dtype) - self.mean) / self.std).to(dtype)
+
+    def forward(
+        self, x: Shaped[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b k"]:
+        """Outputs in the units of the data, one row a set."""
+        out: Tensor = self.network(self.standardized(x), mask)
+        return self.in_units(out).to(out.dtype)
+
+    def in_units(self, out: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
+        """What the network says in the units of the data, with all their digits: m + s · out."""
+        if self.out_mean is None or self.out_std is None:
+            return out
+        if out.shape[-1] != len(self.out_mean):
+            raise ValueError(
+                f"the network must have {len(self.out_mean)} outputs as out_mean has, got {list(out.shape)}"
+            )
+        return self.out_mean + self.out_std * out

@@ -1,0 +1,13 @@
+from .config import Training as Training
+from .loop import Batch as Batch
+from .loop import Batches as Batches
+from .loop import History as History
+from .loop import evaluate as evaluate
+from .loop import fit as fit
+from .loop import outputs as outputs
+from .sampler import ElementBudgetSampler as ElementBudgetSampler
+from .sampler import budgeted as budgeted
+from .sampler import padding_waste as padding_waste
+from .seeding import epochs as epochs
+from .seeding import generator as generator
+from .split_elements import SplitElements as SplitElements

@@ -1,0 +1,192 @@
+"""The documentation site: it builds without a warning, is complete, and fetches nothing."""
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from html.parser import HTMLParser
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+import setwise
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+
+
+class Page(HTMLParser):
+    """A page of the site: its text, and its tags with their attributes."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.text = path.read_text(encoding="utf-8")
+        self.feed(self.text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+
+    def all(self, tag: str, attribute: str) -> list[str]:
+        return [found[attribute] for name, found in self.tags if name == tag and attribute in found]
+
+
+Site = dict[str, Page]
+
+
+def test_site(tmp_path: Path) -> None:
+    """One test, so that the site is built once however many processes share the tests."""
+    for package in ("material", "mkdocstrings_handlers.python"):
+        pytest.importorskip(package)
+    # A process of its own, since MkDocs has warnings about itself; not --quiet, which would defeat --strict.
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    told = [line for line in f"{done.stdout}{done.stderr}".splitlines() if not line.startswith("INFO ")]
+    assert (done.returncode, told) == (0, [])
+    site = {path.relative_to(tmp_path).as_posix(): Page(path) for path in tmp_path.rglob("*.html")}
+    every_page_is_there_and_in_the_navigation(site, tmp_path)
+    public_names_are_in_the_reference(site)
+    nothing_is_fetched_from_elsewhere(site, tmp_path)
+    docstrings_are_rendered(site)
+    names_in_guides_lead_to_the_reference(site)
+    search_works_without_a_server(site, tmp_path)
+
+
+def every_page_is_there_and_in_the_navigation(site: Site, folder: Path) -> None:
+    reached = {
+        (site[start].path.parent / link).resolve().relative_to(folder).as_posix()
+        for start in ("index.html", "api/index.html")
+        for link in site[start].all("a", "href")
+        if link and not link.startswith("http") and "#" not in link
+    }
+    for page in PAGES:
+        made = page.removesuffix(".md") + ".html"
+        assert len(site[made].text) > 5_000, page
+        assert made in reached, f"{page} is not in the navigation"
+    assert not list(folder.rglob("*.py"))
+
+
+def public_names_are_in_the_reference(site: Site) -> None:
+    reference = [page for name, page in site.items() if name.startswith("api/")]
+    anchors = {found["id"] for page in reference for _, found in page.tags if "id" in found}
+    assert not [name for name in setwise.__all__ if f"setwise.{name}" not in anchors]
+    assert {
+        "setwise.DMPS.build",
+        "setwise.SetClassifier.predict_proba",
+        "setwise.inspection.plots.set_graph",
+    } <= anchors
+    assert "setwise.SetClassifier.fit" in anchors  # which it inherits
+
+
+def nothing_is_fetched_from_elsewhere(site: Site, folder: Path) -> None:
+    for name, page in site.items():
+        fetched = [page.all(tag, "src") for tag in ("script", "img", "iframe", "source")]
+        fetched.append(
+            [f["href"] for tag, f in page.tags if tag == "link" and f["rel"] not in ("prev", "next")]
+        )
+        for asset in chain(*fetched):
+            assert not re.match(r"(https?:)?//", asset), f"{name} fetches {asset}"
+            there = page.path.parent / asset if name != "404.html" else folder / asset.lstrip("/")
+            assert asset.startswith("data:") or there.is_file(), f"{name} has no {asset}"
+    styles = list(folder.rglob("*.css"))
+    assert any(style.name == "site.css" for style in styles)
+    for style in styles:
+        assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", style.read_text()), style
+
+
+def docstrings_are_rendered(site: Site) -> None:
+    for name, page in site.items():
+        if name.startswith("api/"):
+            assert not re.search(r"<p>[^<]*&gt;&gt;&gt;", page.text), name  # a doctest as prose
+            assert not re.search(r"<p>(Args|Returns|Attributes):", page.text), name
+            assert "<blockquote>" not in page.text, name
+    text = site["api/graphs.html"].text
+    assert re.search(r'<span class="gp">&gt;&gt;&gt; ?</span>', text)
+    assert "Parameters:" in text
+    assert 'href="nn.html#setwise.nn.AutoGraph"' in text  # `AutoGraph` in a docstring
+
+
+def names_in_guides_lead_to_the_reference(site: Site) -> None:
+    links = site["guides/bags.html"].all("a", "href")
+    assert "../api/estimators.html#setwise.SetClassifier" in links
+    assert "../api/graphs.html#setwise.importance" in links
+    assert "scale.html" in site["changelog.html"].all("a", "href")
+    assert "Keep a Changelog" in site["changelog.html"].text
+
+
+def search_works_without_a_server(site: Site, folder: Path) -> None:
+    index = (folder / "search" / "search_index.js").read_text(encoding="utf-8")
+    assert index.startswith("var __index = ")
+    assert "guides/bags.html#heat-maps" in index
+    assert "assets/iframe-worker.js" in site["index.html"].all("script", "src")
+
+
+def test_extras_are_all_named() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    text = (DOCS / "install.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE)) == set(extras) - {"dev"}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a page."""
+    text = (DOCS / page).read_text()
+    return re.findall(rf"^ *```{language}\n(.*?)^ *```", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_the_guide_to_the_command_line_shows_what_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unchecked: None
+) -> None:
+    from setwise.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    (make_data,) = blocks("guides/cli.md", "python")
+    exec(make_data, {})
+    shown = "".join(blocks("guides/cli.md", "console"))
+    steps = re.findall(r"^\$ setwise (.*)\n((?:(?!\$ ).*\n)*)", shown, flags=re.MULTILINE)
+    assert [command.split()[0] for command, _ in steps] == ["fit", "predict", "inspect", "explore", "export"]
+    for command, expected in steps:
+        main(command.split())
+        told = capsys.readouterr().out
+        same = doctest.OutputChecker().check_output(
+            expected, told, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+        )
+        assert same, f"setwise {command}\n{told}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_have_these_options(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from setwise.cli.main import COMMANDS, main
+
+    helped: dict[str, str] = {}
+    for line in re.findall(r"^ *setwise (.*?)(?:  +#.*)?$", "".join(blocks(page, "sh")), flags=re.MULTILINE):
+        command, *words = line.split()
+        if command.startswith("-"):
+            continue
+        assert command in COMMANDS, line
+        if command not in helped:
+            experiment = [words[0]] if command == "run" else []
+            with pytest.raises(SystemExit):
+                main([command, *experiment, "--help"])
+            helped[command] = capsys.readouterr().out
+        for option in (word for word in words if word.startswith("--")):
+            assert re.search(rf"{option}\b", helped[command]), f"setwise {command} has no {option}"
+
+
+def test_commands_of_make_are_there() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = [
+        t for page in PAGES for t in re.findall(r"^make (\w+)", (DOCS / page).read_text(), re.MULTILINE)
+    ]
+    assert {"demo", "test"} <= set(targets)
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
