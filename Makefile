@@ -7,7 +7,7 @@ DEMO := runs/demo
 help:
 	@echo "make demo    train on Gaussian sets for two minutes and draw the figures"
 	@echo "make test    run the tests"
-	@echo "make lint    check style and types"
+	@echo "make lint    check style, types, import layers and wording"
 	@echo "make bench   measure speed, as ratios, into results/benchmarks"
 	@echo "make endurance  kill, starve and feed it hostile files for an hour, into results/reliability"
 	@echo "make docs    write the tables and figures of README and docs from results/"
@@ -37,6 +37,8 @@ lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell src docs tests benchmarks endurance examples *.md
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .

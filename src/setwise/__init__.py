@@ -6,6 +6,6 @@ Names are loaded when they are first used, so that ``import setwise`` stays fast
 
 import lazy_loader
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

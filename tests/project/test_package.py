@@ -1,8 +1,10 @@
-"""The house rules that a machine can check."""
+"""The package as a whole: its names, what importing it loads, its version."""
 
 import ast
 import subprocess
 import sys
+import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -10,141 +12,100 @@ import pytest
 import setwise
 
 SOURCE = Path(setwise.__file__).parent
-# From the bottom up: a module imports only from the layers before its own.
-LAYERS = [
-    [
-        "config",
-        "files",
-        "memory",
-        "randomness",
-        "functional",
-        "progress",
-        "sheets",
-        "stopping",
-        "nn.convpool",
-        "nn.modes",
-    ],
-    [
-        "checkpoint",
-        "ranks",
-        "sets",
-        "nn.dense",
-        "nn.standardize",
-        "nn.weights",
-        "nn.search",
-        "plots",
-        "data.folders",
-        "data.strokes",
-        "data.download",
-        "data.distortion",
-        "data.stains",
-    ],
-    ["nn.encoders", "nn.norm", "nn.blocks", "nn.pool", "nn.split_sets", "tasks", "data.*"],
-    [
-        "nn.graph",
-        "nn.contrast",
-        "nn.pnorm",
-        "nn.images",
-        "nn.pointnet",
-        "data.omniglot",
-        "data.solids",
-        "data.bags.tables",
-    ],
-    ["nn.sparse", "nn.streamed", "nn.features", "nn.health"],
-    ["nn.auto", "nn.neighbours"],
-    ["nn.models", "data.modelnet", "data.histology", "data.bags.folder"],
-    ["nn.baselines", "nn.distinct", "nn.split_elements", "data.bags"],
-    ["nn.mil"],
-    ["devices", "divergence"],
-    ["train", "explain", "modelfile", "ragged", "nn.framed", "explore.story", "explore.layout"],
-    ["learning", "export", "graphs", "data.reading", "explore.page"],
-    ["estimating"],
-    ["estimators"],
-    ["experiments.base", "experiments.scores", "experiments.contrast"],
-    ["experiments.configs", "experiments.counting_models"],
-    ["experiments.*"],
-    ["experiments.smoothing"],
-    ["experiments"],
-    ["experiments.runner", "experiments.report"],
-    ["experiments.worker"],
-    ["experiments.sweep"],
-    ["explore.parts", "explore.trained", "practice"],
-    ["explore.judged", "using"],
-    ["explore.*"],
-    ["explore"],
-    ["cli"],
-    ["__main__"],
-]
+PACKAGES = ["setwise", "setwise.estimators", "setwise.inspection", "setwise.io", "setwise.training"]
 
 
-def modules() -> list[str]:
-    found = []
-    for path in SOURCE.rglob("*.py"):
-        parts = path.relative_to(SOURCE).with_suffix("").parts
-        found.append(".".join(part for part in parts if part != "__init__"))
-    return sorted(found)
+def run(code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def layer(module: str) -> int:
-    """The layer of a module; a name of its own goes before a star."""
-    for exact in (True, False):
-        for number, names in enumerate(LAYERS):
-            for name in names:
-                if module == name or (not exact and name.endswith("*") and module.startswith(name[:-1])):
-                    return number
-    raise AssertionError(f"{module} has no place in the layers: give it one")
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_name_of_a_stub_exists(package: str) -> None:
+    module = import_module(package)
+    assert module.__all__
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+        assert name in dir(module)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = module.no_such_name
 
 
-def imports(module: str) -> set[str]:
-    """The package's own modules that a module imports anywhere in it, type checking included."""
-    path = SOURCE.joinpath(*module.split("."))
-    tree = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("setwise"):
-            base = node.module.removeprefix("setwise").removeprefix(".")
-            for alias in node.names:
-                inner = f"{base}.{alias.name}".strip(".")
-                found.add(inner if inner in modules() else base)
-    return found - {""}
+def test_nn_exports_every_public_layer() -> None:
+    from torch import nn
+
+    import setwise.nn
+
+    exported = {name for name in vars(setwise.nn) if not name.startswith("_")}
+    for path in (SOURCE / "nn").rglob("*.py"):
+        module = ".".join(("setwise", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        )
+        if any(part.startswith("_") for part in module.split(".")):
+            continue
+        for name, value in vars(import_module(module)).items():
+            layer = isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == module
+            if layer and not name.startswith("_"):
+                assert name in exported, f"{module}.{name}"
 
 
-@pytest.mark.parametrize("module", [m for m in modules() if m not in ("", "nn", "data")])
-def test_imports_point_downward(module: str) -> None:
-    for other in imports(module):
-        assert layer(other) < layer(module), f"{module} imports {other}"
-
-
-def test_public_names_are_where_they_are_said_to_be() -> None:
-    tree = ast.parse((SOURCE / "__init__.py").read_text())
-    typed = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("setwise."):
-            typed |= {alias.name: node.module for alias in node.names}
-    assert typed == setwise._HOME
-    for name in setwise.__all__:
-        assert getattr(setwise, name).__name__ == name
-        assert name in dir(setwise)
-    with pytest.raises(AttributeError, match="no attribute 'magic'"):
-        _ = setwise.magic
-
-
-def test_submodules_are_there_without_being_imported() -> None:
-    code = "import setwise; setwise.functional.rbf_kernel, setwise.nn.dmps, setwise.experiments.data"
-    subprocess.run([sys.executable, "-c", code.replace("setwise.nn.dmps", "setwise.nn")], check=True)
-
-
-def test_importing_the_package_and_using_its_models_stays_light() -> None:
-    code = (
+def test_importing_the_package_and_its_models_stays_light() -> None:
+    run(
         "import sys, setwise\n"
         "assert 'torch' not in sys.modules\n"
         "setwise.DMPS, setwise.SetBatch, setwise.Binary\n"
         "loaded = {'matplotlib', 'sklearn', 'lightning', 'lightning_fabric', 'tyro'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_version_is_said_once() -> None:
-    text = (SOURCE.parent.parent / "pyproject.toml").read_text()
-    assert 'dynamic = ["version"]' in text
+def test_importing_nn_costs_little_beside_torch() -> None:
+    def seconds(code: str) -> float:
+        times = []
+        for _ in range(3):
+            start = time.perf_counter()
+            run(code)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    assert seconds("from setwise.nn import DMPS") < 2 * seconds("import torch")
+
+
+def test_help_does_not_load_torch() -> None:
+    run(
+        "import sys\n"
+        "from setwise.cli.main import main\n"
+        "try:\n"
+        "    main(['--help'])\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+
+
+def test_importing_the_package_changes_no_process_state() -> None:
+    run(
+        "import os, random, signal, torch, numpy\n"
+        "signals = [signal.SIGINT, signal.SIGTERM]\n"
+        "def state():\n"
+        "    handlers = [signal.getsignal(number) for number in signals]\n"
+        "    return dict(os.environ), handlers, random.getstate(), torch.get_rng_state().tolist()\n"
+        "before = state()\n"
+        "import setwise.nn, setwise.tasks, setwise.sets, setwise.training.loop, setwise.estimators.base\n"
+        "x = torch.randn(2, 5, 3, generator=torch.Generator())\n"
+        "before = state()\n"
+        "model = setwise.nn.DMPS.build(3, 1)\n"
+        "torch.set_rng_state(torch.tensor(before[-1], dtype=torch.uint8))\n"
+        "model(x).sum().backward()\n"
+        "assert state() == before\n"
+    )
+
+
+def test_the_version_is_stated_once() -> None:
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    names = [
+        node.targets[0].id
+        for node in tree.body
+        if isinstance(node, ast.Assign) and hasattr(node.targets[0], "id")
+    ]
+    assert names.count("__version__") == 1
+    assert 'dynamic = ["version"]' in (SOURCE.parents[1] / "pyproject.toml").read_text()

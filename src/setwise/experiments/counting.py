@@ -52,7 +52,9 @@ class Counting(Experiment):
     test_sets: int = 10_000
     """Sets to test on."""
     training: Training = field(
-        default_factory=lambda: Training(steps=20_000, lr=1e-3, schedule="cosine", evaluations=40)
+        default_factory=lambda: Training(
+            steps=20_000, optimizer="adamw", lr=1e-3, weight_decay=0.3, schedule="cosine", evaluations=40
+        )
     )
     """How each row is trained; the paper takes 200,000 batches of 32 sets at a rate of 0.0001."""
     threads: int | None = 1
