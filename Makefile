@@ -38,7 +38,7 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/codespell src docs tests benchmarks endurance examples *.md
+	$(BIN)/codespell -D - -D docs/vocabulary.txt src docs tests benchmarks endurance examples *.md
 
 format: .venv/installed
 	$(BIN)/ruff check --fix .
