@@ -12,9 +12,9 @@ help:
 	@echo "make endurance  kill, starve and feed it hostile files for an hour, into results/reliability"
 	@echo "make docs    write the tables and figures of README and docs from results/"
 	@echo "make site    build the documentation into build/site"
-	@echo "make wheel   build wheel and source distribution, try the wheel in a clean environment"
-	@echo "make supply  write bill of materials and table of licences; make wheel comes first"
-	@echo "make audit   ask for known vulnerabilities of everything in constraints.txt"
+	@echo "make wheel   build wheel and source distribution, test the wheel in a clean environment"
+	@echo "make supply  write the bill of materials and the table of licences into build/supply"
+	@echo "make audit   look up known vulnerabilities of everything in constraints.txt"
 
 # torch comes first and by its version: a plain 'torch' may pull gigabytes for a GPU that is not there.
 .venv/installed: pyproject.toml constraints.txt
@@ -85,24 +85,31 @@ site: .venv/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open build/site/index.html"
 
-# What builds and what audits stays apart from what is tested.
+# Tools for releases have environments of their own.
 build/%/installed: constraints.txt
 	$(PYTHON) -m venv build/$*
 	build/$*/bin/pip install --quiet $(TOOLS_$*) --constraint constraints.txt
 	touch $@
 TOOLS_builder := build hatchling
 TOOLS_auditor := pip_audit
+TOOLS_inventory := cyclonedx-bom pip-licenses
 
+# build makes the wheel from the source distribution, which must thus be complete.
 wheel: build/builder/installed
-	build/builder/bin/python -m supply.wheel
-	build/builder/bin/python -m supply.smoke
+	rm -rf dist
+	build/builder/bin/python -m build --no-isolation
+	build/builder/bin/python supply/smoke.py
 
-supply: .venv/installed wheel
-	$(BIN)/python -m supply.sbom
-	$(BIN)/python -m supply.licences
+# Both describe build/clean, which make wheel fills with the wheel, its extras and nothing else.
+supply: wheel build/inventory/installed
+	mkdir -p build/supply
+	build/inventory/bin/cyclonedx-py environment build/clean/bin/python --pyproject pyproject.toml \
+		--output-reproducible --sv 1.6 --of JSON -o build/supply/sbom.cdx.json
+	build/inventory/bin/pip-licenses --python build/clean/bin/python --format markdown --order license \
+		--partial-match --fail-on 'GPL;SSPL;UNKNOWN' --output-file build/supply/licences.md
 
-audit: .venv/installed build/auditor/installed
-	$(BIN)/python -m supply.audit
+audit: build/auditor/installed
+	build/auditor/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

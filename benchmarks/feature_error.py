@@ -22,7 +22,7 @@ from benchmarks.measure import RESULTS, record
 from setwise._files import read_json
 from setwise.experiments import EXPERIMENTS
 from setwise.training.checkpoint import CHECKPOINT, load_checkpoint
-from setwise.training.loop import matched
+from setwise.training.loop import to_model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,7 +62,7 @@ def trained(runs: Path) -> Iterator[tuple[str, sw.DMPS, sw.SetBatch]]:
             model = trial.model(row, seed)
             assert isinstance(model, sw.DMPS)
             model.load_state_dict(load_checkpoint(folder / part / CHECKPOINT)["model"])
-            batch, _ = matched(next(iter(trial.validation(seed) or [trial.batches(seed)(1)])), model.eval())
+            batch, _ = to_model(next(iter(trial.validation(seed) or [trial.batches(seed)(1)])), model.eval())
             n = batch.x.shape[1]
             yield f"{name}, {experiment.ROWS[row]}, n = {n}", model, batch
 

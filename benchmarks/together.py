@@ -66,7 +66,7 @@ def train(batch: str, sets: int) -> None:
     if collectives.is_first():
         steps = [after - before for before, after in pairwise(times[WARM_UP:])]
         Path(os.environ["SETWISE_TIMES"]).write_text(json.dumps(steps))
-    collectives.leave()
+    collectives.shutdown()
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import setwise as sw
 from endurance.recording import arguments, record
@@ -57,19 +57,24 @@ def sent() -> int:
     return int(loopback[9])
 
 
+class CountedBytes(TorchDispatchMode):
+    """Count the bytes given to all-reduces, forward and backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Add the size of the first argument of an all-reduce."""
+        if func is torch.ops._c10d_functional.all_reduce.default:
+            self.bytes += args[0].numel() * args[0].element_size()
+        return func(*args, **(kwargs or {}))
+
+
 def measure(path: str) -> None:
     """One of the processes: steps of a model of each size, without the average of the gradients."""
     torch.set_num_threads(1)
-    collectives.join()
-    given = 0
-    reduce = dist.all_reduce
-
-    def counted(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        nonlocal given
-        given += tensor.numel() * tensor.element_size()
-        return reduce(tensor, *args, **kwargs)
-
-    dist.all_reduce = counted
+    collectives.initialize()
     found = []
     for dim, features, depth in SIZES:
         torch.manual_seed(0)
@@ -77,11 +82,13 @@ def measure(path: str) -> None:
         model = SplitElements(sw.DMPS.build(3, 1, dim=dim, depth=depth, graph=graph))
         x = torch.randn(1, ELEMENTS, 3)
         model(x).sum().backward()
-        collectives.wait()
-        given, before = 0, sent()
-        for _ in range(REPEATS):
-            model(x).sum().backward()
-        collectives.wait()
+        collectives.barrier()
+        before = sent()
+        with CountedBytes() as counted:
+            for _ in range(REPEATS):
+                model(x).sum().backward()
+        collectives.barrier()
+        given = counted.bytes
         expected = payload(dim, features, depth)
         found.append(
             {
@@ -90,14 +97,14 @@ def measure(path: str) -> None:
                 "depth": depth,
                 "formula": expected,
                 "given": given / REPEATS,
-                "formula_on_the_wire": on_the_wire(given / REPEATS, collectives.world()),
+                "formula_on_the_wire": on_the_wire(given / REPEATS, collectives.world_size()),
                 "measured_on_the_wire": (sent() - before) / REPEATS,
             }
         )
-        collectives.wait()
+        collectives.barrier()
     if collectives.is_first():
         Path(path).write_text(json.dumps(found))
-    collectives.leave()
+    collectives.shutdown()
 
 
 def main() -> int:

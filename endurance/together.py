@@ -19,6 +19,7 @@ from setwise import collectives
 from setwise.nn.images import ConvPool
 from setwise.nn.layers import BatchNorm
 from setwise.nn.pool import GatedAttentionPool, JoinedPool
+from setwise.training.distributed import synchronized_batch_norms
 from setwise.training.split_elements import SplitElements
 
 Found = dict[str, Any]
@@ -121,11 +122,12 @@ def points() -> Found:
 
 def norms() -> Found:
     """A batch norm of half precision, whose statistics are in single precision."""
-    norm, x = BatchNorm(3), torch.arange(24.0).view(8, 3).bfloat16()
-    with collectives.splitting():
-        out = norm(x[collectives.share(8)])
+    model, x = nn.Sequential(BatchNorm(3)), torch.arange(24.0).view(8, 3).bfloat16()
+    with synchronized_batch_norms(model, torch.device("cpu")):
+        out = model(x[collectives.share(8)])
+    assert type(model[0]) is BatchNorm
     assert out.dtype == torch.bfloat16
-    return {"mean": norm.running_mean, "variance": norm.running_var, "count": norm.num_batches_tracked}
+    return dict(model[0].named_buffers())
 
 
 def estimator() -> Found:
@@ -174,14 +176,14 @@ def elements() -> Found:
             torch.manual_seed(0)
             parts: Any = {"block": block, "graph": GRAPHS[graph](), "pool": POOLS[pool]()}
             model = sw.DMPS.build(3, 2, dim=8, depth=2, **parts).double()
-            network = SplitElements(model) if collectives.world() > 1 else model
+            network = SplitElements(model) if collectives.world_size() > 1 else model
             out = network(batch.x, batch.mask)
             sw.Classes().loss(out, y).backward()
             name = f"{graph} {pool} {block} {kind}"
             found[f"{name} out"] = out.detach()
             for part, weight in model.named_parameters():
                 assert weight.grad is not None
-                found[f"{name} {part}"] = collectives.total(weight.grad) / collectives.world()
+                found[f"{name} {part}"] = collectives.all_sum(weight.grad) / collectives.world_size()
     return found
 
 
@@ -221,7 +223,7 @@ def resumed() -> Found:
 
     settings = sw.Training(steps=12, evaluations=4, checkpoint_seconds=0)
     with tempfile.TemporaryDirectory() as own:
-        folder = Path(collectives.on_first(own.encode).decode())
+        folder = Path(collectives.run_on_first(own.encode).decode())
         straight, first, second = seeded(make), seeded(make), seeded(make)
         torch.manual_seed(1)
         sw.fit(straight, sw.Binary(), ragged, settings)
@@ -230,10 +232,13 @@ def resumed() -> Found:
             sw.fit(first, sw.Binary(), until_seven, settings, folder=folder / "run")
         history = sw.fit(second, sw.Binary(), ragged, settings, folder=folder / "run", resume=True)
         files = sorted(path.name for path in (folder / "run").iterdir())
-        collectives.wait()
-    drawn = collectives.rows(torch.rand(4))
-    apart = len(drawn.unique(dim=0)) == collectives.world()
-    same = all(torch.equal(a, b) for a, b in zip(straight.parameters(), second.parameters(), strict=True))
+        collectives.barrier()
+    drawn = collectives.gather_rows(torch.rand(4))
+    apart = len(drawn.unique(dim=0)) == collectives.world_size()
+    same = all(
+        torch.allclose(a, b, rtol=0, atol=1e-6)
+        for a, b in zip(straight.parameters(), second.parameters(), strict=True)
+    )
     told = [entry["step"] for entry in history.metrics]
     return {
         "same": torch.tensor(same),
@@ -262,15 +267,15 @@ SCENARIOS = {
 
 def main(out: str, *names: str) -> None:
     torch.set_num_threads(1)
-    collectives.join()
+    collectives.initialize()
     found = {name: SCENARIOS[name]() for name in names or SCENARIOS}
     for name, values in found.items():
         for key, value in values.items():
-            if not torch.equal(collectives.rows(value)[0], value):
+            if not torch.equal(collectives.gather_rows(value)[0], value):
                 raise AssertionError(f"{name}: process {collectives.rank()} came to another {key}")
     if collectives.is_first():
         torch.save(found, out)
-    collectives.leave()
+    collectives.shutdown()
 
 
 if __name__ == "__main__":

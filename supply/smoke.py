@@ -1,7 +1,7 @@
-"""Does the wheel work where nothing else is? ``python -m supply.smoke`` installs it in a clean environment.
+"""Smoke test of the wheel in ``dist``: ``make wheel`` builds it and runs this script.
 
-First bare, then with every extra, and each time its commands are run from a folder outside of the checkout,
-so that neither its sources nor its environment can step in. Needs ``python -m supply.wheel`` before.
+The wheel must contain the package alone. It is installed into the clean environment ``build/clean``, first
+without and then with the extras, and its commands are run from a folder outside of the checkout.
 """
 
 import os
@@ -12,13 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from supply import ROOT, RUNTIME
-
+ROOT = Path(__file__).parents[1]
 CLEAN = ROOT / "build" / "clean"
-BIN = CLEAN / "venv" / "bin"
+BIN = CLEAN / "bin"
+EXTRAS = ("data", "neighbours", "plots", "sklearn", "tables", "export", "cluster", "tensorboard")
 WHERE = "import setwise, sys; print(setwise.__version__, setwise.__file__.startswith(sys.prefix))"
 BARE = [
     (("python", "-c", WHERE), r"^\d+\.\d+\.\d+ True$"),
@@ -30,7 +31,7 @@ BARE = [
         r"V-DMPS .*test accuracy 0\.\d+",
     ),
 ]
-# What is not there says so, and how to get it.
+# Commands that need an extra name it.
 MISSING = [
     (("python", "-c", "import setwise; setwise.SetClassifier"), r"need scikit-learn.*setwise\[sklearn\]"),
     (("setwise", "fit", "bags.csv", "-o", "model.safetensors"), r"needs? .*pip install 'setwise\[\w+\]'"),
@@ -57,7 +58,7 @@ WRITTEN = {"out.csv": b"set,prediction", "model.onnx": b"", "page.html": b"<!doc
 
 
 def bags() -> str:
-    """A table of 24 small sets of two classes, which lie apart."""
+    """Return a CSV table of 24 small sets of two well-separated classes."""
     draw = random.Random(0)
     lines = [
         f"s{number},{'yes' if number % 2 else 'no'},{draw.gauss(3 * (number % 2)):.3f},{draw.gauss():.3f}"
@@ -68,76 +69,76 @@ def bags() -> str:
 
 
 def call(command: Sequence[str], folder: Path, expected: str, fails: bool = False) -> None:
-    """Run a command of the clean environment and compare what it says.
+    """Run a command of the clean environment and check its output.
 
     Args:
-        command: A program of the environment, and its arguments.
-        folder: Where to run it.
-        expected: A regular expression to find in the output.
-        fails: Whether it should fail.
+        command: a program of the environment, and its arguments.
+        folder: working directory.
+        expected: regular expression that the output must match.
+        fails: whether the command must fail.
     """
     start = time.monotonic()
-    kept = {
+    environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))
     }
     done = subprocess.run(
         [str(BIN / command[0]), *command[1:]],
         cwd=folder,
-        env=kept | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"},
+        env=environment | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
-    said = done.stdout + done.stderr
+    output = done.stdout + done.stderr
     short = " ".join(command).replace(f"{ROOT}{os.sep}", "")[:90]
-    if bool(done.returncode) != fails or not re.search(expected, said, flags=re.MULTILINE):
+    if bool(done.returncode) != fails or not re.search(expected, output, flags=re.MULTILINE):
         outcome = "fail" if fails else "work"
-        raise SystemExit(f"{short} must {outcome} and say {expected!r}, got {done.returncode}:\n{said}")
+        raise SystemExit(f"{short} must {outcome} and print {expected!r}, got {done.returncode}:\n{output}")
     print(f"{time.monotonic() - start:6.1f} s  {short}", flush=True)
 
 
-def install(report: str, *packages: str) -> None:
-    """Install with pip under the constraints, and keep its report of what came from where."""
-    path = CLEAN / "reports" / f"{report}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+def install(*packages: str) -> None:
+    """Install packages with pip under the constraints."""
     # Compiling all of torch takes longer than compiling what is imported.
-    options = (
-        "--quiet",
-        "--no-compile",
-        "--report",
-        str(path),
-        "--constraint",
-        str(ROOT / "constraints.txt"),
-    )
+    options = ("--quiet", "--no-compile", "--constraint", str(ROOT / "constraints.txt"))
     call(("pip", "install", *packages, *options), CLEAN, "")
 
 
+def stray_files(wheel: Path) -> list[str]:
+    """Return the files of a wheel that belong neither to the package nor to its metadata."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    return [name for name in names if not re.match(r"setwise/|setwise-[^/]+\.dist-info/", name)]
+
+
 def torch_version(makefile: Path = ROOT / "Makefile") -> str:
-    """The torch that the Makefile installs, such as ``torch==2.13.0``."""
-    found = re.search(r"torch==\S+", makefile.read_text())
-    if found is None:
+    """Return the torch that the Makefile installs, such as ``torch==2.13.0``."""
+    match = re.search(r"torch==\S+", makefile.read_text())
+    if match is None:
         raise ValueError(f"{makefile.name} must install torch by its version, got no torch==…")
-    return found[0]
+    return match[0]
 
 
 def main() -> None:
-    """Install and try."""
+    """Check the wheel, install it, and run its commands."""
     start = time.monotonic()
     wheels = sorted((ROOT / "dist").glob("setwise-*.whl"))
     if len(wheels) != 1:
-        raise SystemExit(f"dist must hold one wheel (make wheel), got {len(wheels)}")
+        raise SystemExit(f"dist must contain one wheel (make wheel), got {len(wheels)}")
+    if stray := stray_files(wheels[0]):
+        raise SystemExit(f"{wheels[0].name} must contain the package alone, got {', '.join(stray)}")
     shutil.rmtree(CLEAN, ignore_errors=True)
-    subprocess.run([sys.executable, "-m", "venv", str(CLEAN / "venv")], check=True)
+    subprocess.run([sys.executable, "-m", "venv", str(CLEAN)], check=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "bags.csv").write_text(bags())
-        install("1-torch", torch_version())
-        install("2-bare", str(wheels[0]))
+        install(torch_version())
+        install(str(wheels[0]))
         for command, expected in BARE:
             call(command, folder, expected)
         for command, expected in MISSING:
             call(command, folder, expected, fails=True)
-        install("3-extras", f"setwise[{','.join(RUNTIME)}] @ {wheels[0].as_uri()}")
+        install(f"setwise[{','.join(EXTRAS)}] @ {wheels[0].as_uri()}")
         for command, expected in WHOLE:
             call(command, folder, expected)
         for file, head in WRITTEN.items():

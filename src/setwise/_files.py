@@ -1,29 +1,37 @@
-"""Writing files so that nobody ever finds half of one, and reading those that others wrote."""
+"""Atomic writes, locks, and bounded reads of files from elsewhere."""
 
-import fcntl
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    try:
+        import fcntl
+    except ImportError:  # a platform without file locks
+        fcntl = None  # type: ignore[assignment]
 
 UNFINISHED = ".unfinished"
-"""What the name of a file ends with until it is whole."""
+"""Suffix of temporary files."""
 LARGE, RATIO = 2**28, 200
-"""What a compressed file may hold: 256 MB or, where that is more, 200 times its size.
+"""Limit on the content of a compressed file: 256 MB or 200 times its size, whichever is larger.
 
-Numbers that were measured compress by less than that, and a file made to fill the memory by more.
+Measured data compress by less than that; files made to exhaust the memory compress by more.
 """
 LONGEST_JSON = 2**27
-"""Bytes of a JSON file: what is longer was not written here."""
+"""Largest JSON file to read, in bytes."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write to a temporary name in the same folder, flush to disk, then rename over ``path``.
 
-    Whatever interrupts it, ``path`` holds the old content or the new.
+    If it is interrupted, ``path`` holds the old content or the new, never a part.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     name = None
@@ -44,14 +52,14 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def _mask() -> int:
-    """What files may not be for others, which can only be read by setting it."""
+    """Return the umask, which can only be read by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
 
 def _sync(folder: Path) -> None:
-    """Let a new name survive a power cut, where the file system can."""
+    """Flush a folder to disk, so that a new name survives a power cut, if the file system supports it."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -61,44 +69,52 @@ def _sync(folder: Path) -> None:
 
 
 def append(path: Path, text: str) -> None:
-    """Add text to the end of a file."""
+    """Append text to a file."""
     with named_errors(path), path.open("a") as file:
         file.write(text)
 
 
 @contextmanager
 def named_errors(path: Path) -> Iterator[None]:
-    """Let errors of writing, such as a full disk, name the file that was to be written."""
+    """Add the file name to errors of writing, such as a full disk."""
     try:
         yield
     except OSError as error:
-        kept = "; what was there is kept" if path.is_file() else ""
-        raise OSError(error.errno, f"{error.strerror or error}{kept}", str(path)) from error
+        note = "; the previous file is unchanged" if path.is_file() else ""
+        raise OSError(error.errno, f"{error.strerror or error}{note}", str(path)) from error
 
 
 def clear_unfinished(folder: Path) -> None:
-    """Remove what `write_atomically` was killed over; nobody else may be at work in the folder."""
+    """Delete temporary files of interrupted writes; no other process may use the folder."""
     for path in folder.glob(f".*{UNFINISHED}"):
         path.unlink(missing_ok=True)
 
 
 def refuse_same(out: Path, *read: Path | None) -> None:
-    """Refuse to write over what is being read."""
+    """Raise an error if the output file is one of the input files."""
     for path in read:
         if path is not None and path.exists() and out.exists() and out.samefile(path):
-            raise ValueError(f"out must be another file than what is read, got {out} for both")
+            raise ValueError(f"out must differ from the input file, got {out} for both")
 
 
 @contextmanager
 def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
-    """Keep a folder to oneself; the lock ends with the process, however that ends."""
+    """Lock a folder; the system releases the lock when the process ends."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / name).open("w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BlockingIOError(f"another run is at work in {folder}") from error
+            _lock(file)
+        except (BlockingIOError, PermissionError) as error:
+            raise BlockingIOError(f"{folder} is in use by another process") from error
         yield
+
+
+def _lock(file: IO[str]) -> None:
+    """Take an exclusive lock without waiting; on platforms without file locks do nothing."""
+    if sys.platform == "win32":
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    elif fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -107,30 +123,30 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file of at most `LONGEST_JSON` bytes; damage is reported with the file's name."""
+    """Read a JSON file of at most `LONGEST_JSON` bytes; errors name the file."""
     with path.open("rb") as file:
         data = file.read(LONGEST_JSON + 1)
     try:
         if len(data) > LONGEST_JSON:
-            raise ValueError(f"it is longer than {LONGEST_JSON} bytes")
+            raise ValueError(f"expected at most {LONGEST_JSON} bytes")
         return json.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not readable JSON: {error}") from error
 
 
 def most_expanded(stored: int) -> int:
-    """How many bytes a compressed file of ``stored`` bytes may hold; see `LARGE`."""
+    """Return the largest allowed content of a compressed file of ``stored`` bytes; see `LARGE`."""
     return max(LARGE, RATIO * stored)
 
 
 def refuse_claim(claimed: int, most: int) -> None:
-    """Refuse what claims to be larger than it can be, before there is memory for it."""
+    """Raise an error if a file claims to contain more than ``most`` bytes, before memory is allocated."""
     if claimed > most:
-        raise ValueError(f"expected at most {most:,} bytes in a file of its size, got a claim of {claimed:,}")
+        raise ValueError(f"expected at most {most:,} bytes in a file of this size, got {claimed:,}")
 
 
 def shortened(value: Any, most: int = 80) -> str:
-    r"""What somebody else wrote, on one line and not too long for a sentence.
+    r"""Return text on one line, truncated to ``most`` characters.
 
     >>> shortened("two\nlines"), shortened("x" * 1000, 3)
     ('two lines', 'xxx…')

@@ -111,7 +111,7 @@ def test_json_on_record_holds_only_numbers(tmp_path: Path) -> None:
 
 def test_a_folder_is_kept_by_one_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / "new"
-    refused = pytest.raises(BlockingIOError, match=f"another run is at work in {folder}")
+    refused = pytest.raises(BlockingIOError, match=f"{folder} is in use by another process")
     with files.locked(folder), refused, files.locked(folder):
         pass
     with files.locked(folder):

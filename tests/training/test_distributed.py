@@ -20,7 +20,7 @@ from endurance.kills import descendants
 from endurance.together import SCENARIOS
 from setwise import collectives
 from setwise.training.checkpoint import load_checkpoint
-from setwise.training.distributed import dealt
+from setwise.training.distributed import assigned_sets
 from setwise.training.split_elements import SplitElements
 
 ROOT = Path(__file__).parents[2]
@@ -69,18 +69,18 @@ def test_sets_are_dealt_without_overlap(monkeypatch: pytest.MonkeyPatch) -> None
     parts, shares = [], []
     for rank in range(3):
         monkeypatch.setenv("RANK", str(rank))
-        parts.append(dealt(9, mask).tolist())
+        parts.append(assigned_sets(9, mask).tolist())
         shares.append(list(range(8))[collectives.share(8)])
     assert sorted(itertools.chain(*parts)) == list(range(9))
     assert [int(sizes[part].sum()) for part in parts] == [16, 15, 14]
     assert shares == [[0, 1], [2, 3, 4], [5, 6, 7]]
     monkeypatch.setenv("SETWISE_PROCESS", f"test {os.getpid()}")
-    assert collectives.world() == 3
+    assert collectives.world_size() == 3
     monkeypatch.setenv("SETWISE_PROCESS", f"test {os.getppid()}")  # a process that one of them has started
-    assert (collectives.world(), collectives.rank()) == (1, 0)
+    assert (collectives.world_size(), collectives.rank()) == (1, 0)
     monkeypatch.delenv("SETWISE_PROCESS")
     monkeypatch.delenv("TORCHELASTIC_RUN_ID")  # WORLD_SIZE alone may be of another program
-    assert (collectives.world(), collectives.rank()) == (1, 0)
+    assert (collectives.world_size(), collectives.rank()) == (1, 0)
 
 
 def test_run_works_unchanged(tmp_path: Path) -> None:

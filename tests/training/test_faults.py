@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from setwise.training.checkpoint import CHECKPOINT, load_checkpoint
 from setwise.training.divergence import DIVERGED
 from setwise.training.loop import METRICS
 from setwise.training.progress import NoProgress
-from setwise.training.signals import Terminated, ended_by_signals, heeded
+from setwise.training.signals import Terminated, catch_stop_signals, raise_on_sigterm
 from tests.training.test_loop import Dropout, batches, model, same
 
 ROOT = Path(__file__).parents[2]
@@ -84,11 +83,11 @@ def test_without_a_folder_a_signal_just_ends_it() -> None:
 
 
 def test_a_second_interrupt_is_not_waited_for_but_a_termination_is_no_second_one() -> None:
-    with heeded() as request:
+    with catch_stop_signals() as request:
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
-        assert request
+        assert request.requested
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
@@ -117,23 +116,6 @@ def test_a_signal_is_heard_when_no_step_is_left(tmp_path: Path, monkeypatch: pyt
         fit(model(), folder=tmp_path, resume=True)
 
 
-def test_who_is_started_ends_with_its_parent() -> None:
-    child = (
-        "import os, time; from setwise.training import signals as stopping; stopping.GRACE = 0.1\n"
-        "stopping.end_with_parent(os.getppid()); print(os.getpid(), flush=True); time.sleep(60)"
-    )
-    parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        number = int(process.stdout.readline())
-        assert Path(f"/proc/{number}").exists()
-        process.kill()
-    while Path(f"/proc/{number}/cmdline").exists() and Path(f"/proc/{number}/cmdline").read_bytes():
-        time.sleep(0.05)  # until it has gone; a test that hangs has failed, too
-
-
 def test_a_thread_hears_no_signals_but_trains() -> None:
     done: list[int] = []
     thread = threading.Thread(target=lambda: done.append(fit(model()).steps))
@@ -143,7 +125,7 @@ def test_a_thread_hears_no_signals_but_trains() -> None:
 
 
 def test_a_signal_outside_of_training_ends_the_work() -> None:
-    with pytest.raises(Terminated) as ended, ended_by_signals():
+    with pytest.raises(Terminated) as ended, raise_on_sigterm():
         signal.raise_signal(signal.SIGTERM)
     assert ended.value.code == 143
 
@@ -200,7 +182,8 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_one_before(tmp_path: Path) -
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    expected = f"{errno.EFBIG} {tmp_path / CHECKPOINT} {os.strerror(errno.EFBIG)}; what was there is kept"
+    note = "the previous file is unchanged"
+    expected = f"{errno.EFBIG} {tmp_path / CHECKPOINT} {os.strerror(errno.EFBIG)}; {note}"
     assert done.stdout.strip() == expected
     assert load_checkpoint(tmp_path / CHECKPOINT)["step"] == 20
     assert sorted(path.name for path in tmp_path.iterdir()) == [".training", CHECKPOINT, METRICS]
@@ -214,7 +197,7 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path, monkeypatch: pytest.M
 
     files.write_atomically(tmp_path / "old", b"1")
     monkeypatch.setattr(os, "fsync", full)
-    for name, kept in (("old", "; what was there is kept"), ("new", "")):
+    for name, kept in (("old", "; the previous file is unchanged"), ("new", "")):
         with pytest.raises(OSError, match="No space left on device") as told:
             files.write_atomically(tmp_path / name, b"2")
         assert (told.value.errno, told.value.filename) == (errno.ENOSPC, str(tmp_path / name))
@@ -291,12 +274,12 @@ def test_two_trainings_in_one_folder(tmp_path: Path) -> None:
     told = []
 
     def second() -> None:
-        with pytest.raises(BlockingIOError, match="another run is at work in") as error:
+        with pytest.raises(BlockingIOError, match="is in use by another process") as error:
             fit(model(), folder=tmp_path, resume=True)
         told.append(str(error.value))
 
     fit(model(), at(15, second), folder=tmp_path)
-    assert told == [f"another run is at work in {tmp_path}"]
+    assert told == [f"{tmp_path} is in use by another process"]
     assert load_checkpoint(tmp_path / CHECKPOINT)["step"] == 40
 
 
@@ -319,7 +302,7 @@ def test_bad_data_are_found_and_kept(tmp_path: Path) -> None:
     path = tmp_path / DIVERGED
     assert str(told.value) == (
         "the loss became nan at step 13: "
-        "2 of 16 sets hold values that are not finite, the first is number 3; "
+        "2 of 16 sets contain values that are not finite, the first is set 3; "
         f"the batch and the weights are in {path}"
     )
     kept, again = load_checkpoint(path), model()
@@ -346,9 +329,7 @@ class Exploding(nn.Module):
 
 
 def test_weights_that_are_no_numbers_are_told_from_data_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(
-        FloatingPointError, match="at step 5: the step before made weights that are not finite"
-    ):
+    with pytest.raises(FloatingPointError, match="at step 5: the weights are not finite"):
         fit(Exploding(), folder=tmp_path)
     assert load_checkpoint(tmp_path / DIVERGED)["step"] == 5
 
@@ -377,7 +358,7 @@ def test_elements_in_common_are_kept_written_out(tmp_path: Path) -> None:
     values = torch.tensor([[1.0], [math.nan]])
     batch = sw.SetBatch(sw.Shared(values, torch.tensor([[0, 0], [0, 1]])))
     network = sw.DeepSets.build(1, 1, dim=4)
-    with pytest.raises(FloatingPointError, match="1 of 2 sets hold values that are not finite, the first is"):
+    with pytest.raises(FloatingPointError, match="1 of 2 sets contain values that are not finite"):
         sw.fit(network, sw.Binary(), lambda step: (batch, torch.tensor([0, 1])), TRAINING, folder=tmp_path)
     assert load_checkpoint(tmp_path / DIVERGED)["x"].shape == (2, 2, 1)
 

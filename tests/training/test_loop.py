@@ -348,7 +348,7 @@ def test_without_resume_an_old_checkpoint_is_forgotten(tmp_path: Path) -> None:
 
 def test_a_checkpoint_beyond_the_last_step_is_refused(tmp_path: Path) -> None:
     fit(model(), sw.Training(steps=10), folder=tmp_path)
-    with pytest.raises(ValueError, match="is at step 10, beyond the 4 steps of this training"):
+    with pytest.raises(ValueError, match=r"at a step up to 4 .*, got 10"):
         fit(model(), sw.Training(steps=4), folder=tmp_path, resume=True)
 
 
@@ -408,7 +408,7 @@ def test_other_files_are_no_checkpoints(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     fit(model(), sw.Training(steps=2), folder=tmp_path)
-    with pytest.raises(ValueError, match="does not belong to this model and training"):
+    with pytest.raises(ValueError, match="no checkpoint of this model and training"):
         fit(sw.DMPS.build(2, 1, dim=9), sw.Training(steps=4), folder=tmp_path, resume=True)
 
 
@@ -530,7 +530,7 @@ def test_a_checkpoint_with_a_part_that_does_not_fit_is_refused(
     fit(model(), sw.Training(steps=2), folder=tmp_path)
     state = load_checkpoint(tmp_path / CHECKPOINT) | change
     torch.save({key: value for key, value in state.items() if value is not None}, tmp_path / CHECKPOINT)
-    with pytest.raises(ValueError, match="does not belong to this model and training"):
+    with pytest.raises(ValueError, match="no checkpoint of this model and training"):
         fit(model(), sw.Training(steps=4), folder=tmp_path, resume=True)
 
 
@@ -640,7 +640,7 @@ def test_a_checkpoint_tells_the_best_weights_where_they_were_looked_for(tmp_path
 
 
 def test_patience_wants_something_to_watch() -> None:
-    with pytest.raises(ValueError, match=r"training.patience needs validation data to watch, got none"):
+    with pytest.raises(ValueError, match=r"training.patience needs validation data, got none"):
         fit(model(), sw.Training(steps=1, patience=1))
     with pytest.raises(ValueError, match=r"training.patience must be at least 1, got 0"):
         sw.Training(patience=0)

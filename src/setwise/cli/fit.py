@@ -129,7 +129,7 @@ def fit_model(
         raise ValueError(f"threads must be at least 1, got {threads}")
     if threads is not None:
         torch.set_num_threads(threads)
-    collectives.join()
+    collectives.initialize()
     if collectives.is_first():
         _need_free(out, data, overwrite=overwrite)
     known = read_sets(data, **reading)
@@ -353,7 +353,7 @@ class _Kept:
         self.path = path
         self.work = work
         self.config = config
-        self.folds: list[dict[str, Any]] = json.loads(collectives.on_first(lambda: self._known(resume)))
+        self.folds: list[dict[str, Any]] = json.loads(collectives.run_on_first(lambda: self._known(resume)))
 
     def _known(self, resume: bool) -> bytes:
         if not resume or not self.path.exists():

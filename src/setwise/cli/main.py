@@ -13,7 +13,7 @@ from tyro.conf import CascadeSubcommandArgs, FlagCreatePairsOff
 
 from setwise.cli.experiments import download, figure, rows, run, table
 from setwise.cli.models import explore, export, fit, inspect, predict
-from setwise.training.signals import Terminated, ended_by_signals
+from setwise.training.signals import Terminated, raise_on_sigterm
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "fit": fit,
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not first and words[:1] not in (["run"], ["fit"]):
         return  # what takes no training takes one process
     try:
-        with ended_by_signals(), nullcontext() if first else _quiet():
+        with raise_on_sigterm(), nullcontext() if first else _quiet():
             _run_command(words)
         _leave()
     except KeyboardInterrupt:
@@ -84,7 +84,7 @@ def _leave() -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         from setwise import collectives
 
-        collectives.leave()
+        collectives.shutdown()
 
 
 def _run_command(words: Sequence[str]) -> None:

@@ -151,8 +151,8 @@ class SetEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
 
     def _draw_seed(self) -> int:
         drawn = int(check_random_state(self.random_state).randint(2**31 - 1))
-        collectives.join()
-        self._seed = int(collectives.on_first(lambda: str(drawn).encode()))
+        collectives.initialize()
+        self._seed = int(collectives.run_on_first(lambda: str(drawn).encode()))
         return self._seed
 
     def _examples(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[Sets, Tensor, Tensor]:

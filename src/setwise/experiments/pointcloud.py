@@ -225,7 +225,7 @@ class PointCloud(Experiment):
         import torch
 
         from setwise.experiments.data.point_clouds import normalize
-        from setwise.training.loop import matched
+        from setwise.training.loop import to_model
 
         model.eval()
         test = _shapes().test
@@ -234,7 +234,7 @@ class PointCloud(Experiment):
             some = test.subset(torch.arange(len(test))[:: max(len(test) // ROUGHNESS_SHAPES, 1)])
             values = []
             for pair in self._fixed(some, "roughness"):
-                batch, _ = matched(pair, model)
+                batch, _ = to_model(pair, model)
                 values.append(_roughness(model, batch.elements).cpu())
             mean = torch.cat(values).mean(0).tolist()
             found: dict[str, Any] = {"roughness": mean, "roughness_left": mean[-1]}
@@ -244,7 +244,7 @@ class PointCloud(Experiment):
                 index = torch.tensor([_first(test, name) for name in _examples(test)])
                 n = min(test.points.shape[1], EXAMPLE_POINTS)  # more than in training make a better picture
                 x = normalize(test.sample(index, n, sw.training.generator("pointcloud", "examples")))
-                batch, _ = matched((sw.SetBatch(x), index), model)
+                batch, _ = to_model((sw.SetBatch(x), index), model)
                 W = model.latent_graph(batch.x)
                 assert isinstance(W, torch.Tensor)
                 found["sigma"] = model.graph.sigma.item()

@@ -57,7 +57,7 @@ def run(
     Returns:
         The result, as on record.
     """
-    collectives.join()
+    collectives.initialize()
     folder = folder_of(out, experiment, row, seed)
     record = record_of(results, experiment, row, seed)
     start = None if experiment.start is None else folder_of(out, experiment.start, row, seed)
@@ -84,7 +84,7 @@ def run(
 def _known_result(folder: Path) -> dict[str, Any] | None:
     """The result of a run that was finished before."""
     path = folder / "result.json"
-    text = collectives.on_first(lambda: path.read_bytes() if path.exists() else b"")
+    text = collectives.run_on_first(lambda: path.read_bytes() if path.exists() else b"")
     result: dict[str, Any] | None = json.loads(text) if text else None
     return result
 
@@ -147,7 +147,7 @@ def _run(
             "sets": sum(history.sets for history in histories),
             "seconds": round(sum(history.seconds for history in histories), 1),
             "threads": torch.get_num_threads(),
-            **({"processes": collectives.world()} if collectives.world() > 1 else {}),
+            **({"processes": collectives.world_size()} if collectives.world_size() > 1 else {}),
         },
         **before,
         "versions": {

@@ -1,4 +1,4 @@
-"""How a sweep shows where it stands: one bar, or lines in a log, for runs in many processes."""
+"""Progress of a sweep: one bar on a terminal, or lines in a log, for runs in many processes."""
 
 import json
 import os
@@ -12,19 +12,19 @@ from typing import Any, Self
 from setwise.training.loop import METRICS
 
 TAIL = 8192
-"""Bytes at the end of a file of metrics that hold its last whole line."""
+"""Bytes to read at the end of a metrics file; they contain its last complete line."""
 
 LINE_SECONDS = 10.0
-"""From one line to the next, where there is no terminal for a bar."""
+"""Time between two lines if there is no terminal."""
 
 
-class Board:
-    """One bar for all runs of a sweep: how many have ended, the share of all steps, the time left.
+class SweepProgress:
+    """One bar for all runs of a sweep: number of ended runs, share of all steps, remaining time.
 
-    It looks into the runs' folders, so that it matters not which process or machine makes them.
+    It reads the metrics in the runs' folders, so the runs may be made by any process or machine.
 
     Args:
-        runs: their folders; with each, the names of its trainings and how many steps these take.
+        runs: maps the folder of each run to the names of its trainings and their number of steps.
     """
 
     def __init__(self, runs: Mapping[Path, tuple[Sequence[str], int]]) -> None:
@@ -32,10 +32,10 @@ class Board:
             folder: ([folder / name / METRICS for name in names], steps)
             for folder, (names, steps) in runs.items()
         }
-        self.all = sum(steps * len(files) for files, steps in self.runs.values())
+        self.total = sum(steps * len(files) for files, steps in self.runs.values())
         self.ended: set[Path] = set()
         self.bar = _bar()
-        self.task = self.bar.add_task("sweep", total=self.all, runs="", left="")
+        self.task = self.bar.add_task("sweep", total=self.total, runs="", left="")
         self.closed = threading.Event()
         self.thread = threading.Thread(target=self._follow, daemon=True)
 
@@ -50,12 +50,12 @@ class Board:
         self.thread.join()
         self.bar.stop()
 
-    def over(self, folder: Path) -> None:
-        """A run has ended, for better or worse."""
+    def end(self, folder: Path) -> None:
+        """Mark a run as finished or failed."""
         self.ended.add(folder)
 
     def done(self) -> int:
-        """The steps taken so far, those before a resumption included."""
+        """Return the number of steps done, including those before a resumption."""
         taken = 0
         for folder, (files, steps) in self.runs.items():
             if (folder / "result.json").exists():
@@ -65,33 +65,33 @@ class Board:
         return taken
 
     def state(self, done: int, seconds: float) -> tuple[str, str]:
-        """How many runs have ended, and the time left, in words.
+        """Return the number of ended runs and the remaining time as text.
 
         Args:
-            done: steps taken.
+            done: steps done.
             seconds: time since the sweep began.
         """
-        left = (self.all - done) * seconds / (done - self.first) if done > self.first else None
+        left = (self.total - done) * seconds / (done - self.first) if done > self.first else None
         runs = f"{len(self.ended)}/{len(self.runs)} runs"
         return runs, "" if left is None else f"{_clock(left)} left"
 
     def _follow(self) -> None:
-        told, pause = self.began, 0.5
+        last_line, pause = self.began, 0.5
         while not self.closed.wait(pause):
-            asked = time.perf_counter()
+            start = time.perf_counter()
             done = self.done()
             now = time.perf_counter()
-            pause = max(0.5, 10 * (now - asked))  # looking at many files must not become the work
+            pause = max(0.5, 10 * (now - start))  # read many files less often
             runs, left = self.state(done, now - self.began)
             self.bar.update(self.task, completed=done, runs=runs, left=left)
-            if self.bar.disable and now - told > LINE_SECONDS:
-                told = now
-                line = f"sweep  {runs}  {done / self.all:.0%} of all steps  {left}"
+            if self.bar.disable and now - last_line > LINE_SECONDS:
+                last_line = now
+                line = f"sweep  {runs}  {done / self.total:.0%} of all steps  {left}"
                 print(line.rstrip(), file=sys.stderr, flush=True)
 
 
 def last_step(path: Path) -> int:
-    """The step of the last whole line in a file of metrics; 0 where there is none yet."""
+    """Return the step of the last complete line of a metrics file, or 0 if there is none."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
@@ -102,7 +102,7 @@ def last_step(path: Path) -> int:
 
 
 def _clock(seconds: float) -> str:
-    """A time in hours, minutes and seconds.
+    """Format seconds as h:mm:ss.
 
     >>> _clock(3723.4), _clock(59.6)
     ('1:02:03', '0:01:00')
@@ -123,5 +123,5 @@ def _bar() -> Any:
         TextColumn("{task.fields[left]}"),
         disable=not sys.stderr.isatty(),
         console=Console(stderr=True),
-        redirect_stdout=sys.stdout.isatty(),  # results that go to a file must not end up on the terminal
+        redirect_stdout=sys.stdout.isatty(),  # redirected results must not appear on the terminal
     )

@@ -9,7 +9,6 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 
-from setwise import collectives
 from setwise.functional import fill_padding
 from setwise.sets import Elements, Shared
 
@@ -197,13 +196,13 @@ class ElementEncoder(nn.Module):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch norm of rows or images that knows two more cases.
+    """Batch norm of rows or images that accepts batches of fewer than two rows.
 
-    Where a batch has fewer than two rows, torch refuses, as they have no variance; here the running
-    statistics are taken. Where it is divided among processes, the statistics are those of the whole batch.
+    torch refuses to train on such a batch, since it has no variance; here the running statistics are used.
+    When several processes train, `setwise.fit` replaces batch norms by synchronized ones.
 
     Args:
-        features: of a row, or channels of an image.
+        features: number of features of a row, or channels of an image.
         eps: added to variances.
         momentum: of the running statistics.
 
@@ -215,40 +214,13 @@ class BatchNorm(nn.BatchNorm1d):
         super().__init__(features, eps, momentum)
 
     def forward(self, x: Float[Tensor, "rows d *image"]) -> Float[Tensor, "rows d *image"]:
-        """Normalise each feature."""
-        if not self.training:
-            return super().forward(x)
-        count = x.numel() // x.shape[1]
-        if collectives.is_split():
-            count = int(collectives.total(torch.tensor(count if collectives.counts() else 0)))
-        if count < 2:
+        """Normalize each feature."""
+        if self.training and x.numel() // x.shape[1] < 2:
             return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
-        return self._over_all(x, count) if collectives.is_split() else super().forward(x)
-
-    def _over_all(self, x: Tensor, count: int) -> Tensor:
-        """Normalise by the statistics of all processes."""
-        others, kind = [0, *range(2, x.dim())], x.dtype
-        x = x.to(torch.promote_types(kind, torch.float32))
-
-        def mean_of(values: Tensor) -> Tensor:
-            own = values if collectives.counts() else values[:0]
-            return collectives.all_sum(own.sum(others, keepdim=True)) / count
-
-        mean = mean_of(x)
-        variance = mean_of((x - mean).square())
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.momentum is not None
-        with torch.no_grad():
-            self.running_mean.lerp_(mean.flatten(), self.momentum)
-            self.running_var.lerp_(variance.flatten() * (count / (count - 1)), self.momentum)
-            if self.num_batches_tracked is not None:
-                self.num_batches_tracked.add_(1)
-        scale, shift = (part.view_as(mean) for part in (self.weight, self.bias))
-        return ((x - mean) * (variance + self.eps).rsqrt() * scale + shift).to(kind)
+        return super().forward(x)
 
     def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 (its name in torch)
-        """Rows or images, all are welcome."""
+        """Accept rows and images."""
 
 
 class Standardize(nn.Module):

@@ -1,15 +1,21 @@
-"""Device, precision and several processes: one batch of sets, divided among processes."""
+"""Training on a device, in a precision, by one or several processes, through Lightning Fabric.
+
+Several processes train by ``DistributedDataParallel``. Each is given the same batch and computes a part of
+it; the outputs, and thus the loss, are those of the whole batch on every process.
+"""
 
 import os
-from collections.abc import Callable
-from itertools import chain
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from lightning_fabric import Fabric
-from lightning_fabric.strategies.ddp import DDPStrategy
+from lightning_fabric.strategies import DDPStrategy
 from torch import Tensor, nn
+from torch.nn.functional import batch_norm
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from setwise import collectives
@@ -18,55 +24,53 @@ from setwise.training.config import Training
 from setwise.training.split_elements import SplitElements
 
 
-class _Together(DDPStrategy):
-    """Processes whose gradients are averaged by `setwise.collectives.average_gradients`, always in one order.
+@contextmanager
+def fabric_setup(
+    model: nn.Module, optimizer: Optimizer, training: Training
+) -> Iterator[tuple[Fabric, Any, Any]]:
+    """Yield Fabric, the network to call and the optimizer to step, on the chosen device and in the precision.
 
-    ``DistributedDataParallel`` would sort them anew after the first step of each run, and so add them up in
-    another order after a resumption.
+    With several processes, the batch norms of the model are synchronized while the context lasts.
     """
-
-    def setup_module(self, module: nn.Module) -> Any:
-        """Leave it as it is."""
-        return module
-
-
-def set_up(model: nn.Module, optimizer: Optimizer, training: Training) -> tuple[Fabric, Any, Any]:
-    """Fabric, the network to call and the optimiser to step: on the device, in the precision asked for.
-
-    With several processes the network divides each batch among them; their gradients are to be averaged.
-    """
-    if collectives.world() == 1:
+    if collectives.world_size() == 1:
         fabric = Fabric(accelerator=training.device, devices=1, precision=training.precision)
-        return fabric, *fabric.setup(model, optimizer)
-    collectives.join()
-    here = int(os.environ["LOCAL_WORLD_SIZE"])
+        yield fabric, *fabric.setup(model, optimizer)
+        return
+    collectives.initialize()
+    local = int(os.environ["LOCAL_WORLD_SIZE"])
     fabric = Fabric(
         accelerator=training.device,
-        devices=here,
-        num_nodes=collectives.world() // here,
-        strategy=_Together(),
+        devices=local,
+        num_nodes=collectives.world_size() // local,
+        strategy=DDPStrategy(find_unused_parameters=True),
         precision=training.precision,
     )
     fabric.launch()
-    collectives.same(chain(model.parameters(), model.buffers()))
-    if training.split != "sets":
-        divided = SplitElements(model, whole=training.split == "elements")
-        return fabric, *fabric.setup(divided, optimizer)
-    network, stepper = fabric.setup(model, optimizer)
-    return fabric, SplitSets(network), stepper
+    split: nn.Module
+    if training.split == "sets":
+        split, normalized = SplitSets(model), model
+    else:
+        split = SplitElements(model, whole=training.split == "elements")
+        normalized = split.model.encoder  # later layers see whole sets, the same on every process
+    # torch prints a warning if it looks for unused parameters and there are none
+    split.register_parameter("unused", nn.Parameter(torch.zeros(())))
+    with synchronized_batch_norms(normalized, fabric.device):
+        yield fabric, *fabric.setup(split, optimizer)
+    collectives.broadcast(model.buffers())
 
 
 class SplitSets(nn.Module):
-    """A network of sets whose batches are divided among processes, set by set.
+    """A network whose batches are divided among processes, set by set.
 
-    Each process is given the whole batch, sees its share of it, and returns the outputs for all sets: what
-    is made of them, a loss for instance, is the same as with one process. A process that has no set to see
-    goes along with another's, so that all of them take the same steps; it does not count.
+    Each process is given the whole batch, computes its own sets, and returns the outputs for all sets. A
+    process without a set calls the network with an empty batch, since all processes must take part in every
+    collective.
 
-    Elements that sets have in common are divided, too: each is encoded by one process, for all of them.
+    Elements that sets share are divided as well: each is encoded by one process, for all of them, so that
+    batch statistics count it once.
 
     Args:
-        network: called as ``network(x, mask)``; its outputs of a set must depend on that set alone.
+        network: called as ``network(x, mask)``; the outputs for a set must depend on that set alone.
 
     >>> SplitSets(nn.Identity()).network
     Identity()
@@ -77,32 +81,33 @@ class SplitSets(nn.Module):
         self.network = network
 
     def forward(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b k"]:
-        """The outputs for all sets."""
-        mine = dealt(len(x), mask).to(x.device)
-        seen = mine if len(mine) else mine.new_zeros(1)
-        part = Scattered.of(x, seen) if isinstance(x, Shared) else x[seen]
-        with collectives.splitting(counts=len(mine) > 0):
-            out: Tensor = self.network(part, None if mask is None else mask[seen])
-        rows = out.new_zeros(len(x), *out.shape[1:]).index_copy(0, mine, out[: len(mine)])
-        return collectives.all_sum(rows, alike=True)
+        """Return the outputs for all sets."""
+        own = assigned_sets(len(x), mask).to(x.device)
+        part = SharedPart.of(x, own) if isinstance(x, Shared) else x[own]
+        out: Tensor = self.network(part, None if mask is None else mask[own])
+        return collectives.all_sum(out.new_zeros(len(x), *out.shape[1:]).index_copy(0, own, out))
 
 
-def dealt(count: int, mask: Tensor | None) -> Tensor:
-    """The numbers of this process's sets: large and small ones are dealt alike, to and fro."""
+def assigned_sets(count: int, mask: Tensor | None) -> Tensor:
+    """Return the indices of this process's sets, such that all processes have about the same sizes.
+
+    Sets are sorted by size and assigned to the ranks 0, 1, …, 1, 0, 0, 1, ….
+    """
     sizes = torch.zeros(count) if mask is None else mask.sum(1).cpu()
     order = sizes.argsort(descending=True, stable=True)
-    turn = torch.arange(count) % (2 * collectives.world())
-    mine: Tensor = order[torch.minimum(turn, 2 * collectives.world() - 1 - turn) == collectives.rank()]
-    return mine
+    world_size = collectives.world_size()
+    turn = torch.arange(count) % (2 * world_size)
+    own: Tensor = order[torch.minimum(turn, 2 * world_size - 1 - turn) == collectives.rank()]
+    return own
 
 
-class Scattered(Shared):
-    """Elements that sets have in common, of which each process holds its share.
+class SharedPart(Shared):
+    """Elements that sets share, of which each process holds a part.
 
     Args:
-        values: the share of this process.
-        index: as of `Shared`, into the values of all processes together.
-        count: how many values all processes have.
+        values: the part of this process.
+        index: as of `Shared`, into the values of all processes.
+        count: number of values of all processes.
     """
 
     def __init__(self, values: Tensor, index: Tensor, count: int) -> None:
@@ -111,30 +116,100 @@ class Scattered(Shared):
         self.count = count
 
     @staticmethod
-    def of(x: Shared, sets: Tensor) -> Shared:
-        """This process's share of the values, and these of the sets; of too few values each holds all."""
-        if len(x.values) < collectives.world():
-            return Shared(x.values, x.index[sets])
-        return Scattered(x.values[collectives.share(len(x.values))], x.index[sets], len(x.values))
+    def of(x: Shared, sets: Tensor) -> "SharedPart":
+        """Return this process's part of the values, with the index of some sets."""
+        return SharedPart(x.values[collectives.share(len(x.values))], x.index[sets], len(x.values))
 
     def gather_values(self, features: Tensor) -> Tensor:
-        """What was made of the values, in their places."""
-        mine = collectives.share(self.count)
-        before = features.new_zeros(mine.start, *features.shape[1:])
-        after = features.new_zeros(self.count - mine.stop, *features.shape[1:])
-        return collectives.all_sum(torch.cat([before, features, after]))[self.index]
+        """Return the features of all values, in the places that the index gives."""
+        own = torch.arange(self.count, device=features.device)[collectives.share(self.count)]
+        padded = features.new_zeros(self.count, *features.shape[1:]).index_copy(0, own, features)
+        return collectives.all_sum(padded)[self.index]
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Scattered":
-        """Apply a function to the elements; each process still holds its share."""
-        return Scattered(function(self.values), self.index, self.count)
+    def map(self, function: Callable[[Tensor], Tensor]) -> "SharedPart":
+        """Apply a function to the values of this process."""
+        return SharedPart(function(self.values), self.index, self.count)
 
-    def to(self, *args: object, **kwargs: object) -> "Scattered":
-        """Move or cast the values as ``Tensor.to`` does; the index goes along to the device."""
-        moved = Shared.to(self, *args, **kwargs)
-        return Scattered(moved.values, moved.index, self.count)
+    def to(self, *args: object, **kwargs: object) -> "SharedPart":
+        """Move or cast the values as ``Tensor.to`` does; the index follows to the device."""
+        values = self.values.to(*args, **kwargs)  # type: ignore[call-overload]
+        return SharedPart(values, self.index.to(values.device), self.count)
 
     def expand(self) -> Tensor:
-        """``x`` with every element in its place."""
-        kind = self.values.dtype
-        numbers = self.values.to(torch.uint8) if kind == torch.bool else self.values
-        return self.gather_values(numbers).to(kind)
+        """Return ``x`` with every element in its place."""
+        numbers = self.values.to(torch.uint8) if self.values.dtype == torch.bool else self.values
+        return self.gather_values(numbers).to(self.values.dtype)
+
+
+class GPUSyncBatchNorm(nn.SyncBatchNorm):
+    """``torch.nn.SyncBatchNorm`` that uses the running statistics if there are fewer than two rows in all."""
+
+    def forward(self, x: Float[Tensor, "rows d *image"]) -> Float[Tensor, "rows d *image"]:
+        """Normalize each feature by the statistics of all processes."""
+        if self.training and _total_rows(x) < 2:
+            return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return super().forward(x)
+
+
+class CPUSyncBatchNorm(_BatchNorm):
+    """The same for CPUs, which ``torch.nn.SyncBatchNorm`` refuses: statistics are differentiable sums."""
+
+    def forward(self, x: Float[Tensor, "rows d *image"]) -> Float[Tensor, "rows d *image"]:
+        """Normalize each feature by the statistics of all processes."""
+        if not self.training:
+            return super().forward(x)
+        count = _total_rows(x)
+        if count < 2:
+            return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        axes, dtype = [0, *range(2, x.dim())], x.dtype
+        x = x.to(torch.promote_types(dtype, torch.float32))
+        mean = collectives.all_sum(x.sum(axes, keepdim=True)) / count
+        variance = collectives.all_sum((x - mean).square().sum(axes, keepdim=True)) / count
+        self._update(mean.detach().flatten(), variance.detach().flatten() * (count / (count - 1)))
+        out = (x - mean) * (variance + self.eps).rsqrt()
+        if self.affine:
+            out = out * self.weight.view_as(mean) + self.bias.view_as(mean)
+        return out.to(dtype)
+
+    def _update(self, mean: Tensor, variance: Tensor) -> None:
+        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+            return
+        self.num_batches_tracked.add_(1)
+        factor = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), factor)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), factor)
+
+    def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002 (its name in torch)
+        """Accept rows and images."""
+
+
+def _total_rows(x: Tensor) -> int:
+    """Return the number of rows on all processes; pixels of an image are rows."""
+    return int(collectives.all_sum(torch.tensor(x.numel() // x.shape[1])))
+
+
+def _synchronized(norm: _BatchNorm, kind: type[GPUSyncBatchNorm | CPUSyncBatchNorm]) -> _BatchNorm:
+    """Return a synchronized batch norm that shares the parameters and buffers of ``norm``."""
+    synced = kind(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
+    synced._parameters, synced._buffers = norm._parameters, norm._buffers
+    return synced.train(norm.training)
+
+
+@contextmanager
+def synchronized_batch_norms(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Temporarily replace the batch norms of a model by synchronized ones with the same parameters."""
+    kind = GPUSyncBatchNorm if device.type == "cuda" else CPUSyncBatchNorm
+    places = [
+        (parent, name, norm)
+        for parent in model.modules()
+        for name, norm in parent.named_children()
+        if isinstance(norm, _BatchNorm) and not isinstance(norm, nn.SyncBatchNorm)
+    ]
+    synced = {norm: _synchronized(norm, kind) for _, _, norm in places}
+    try:
+        for parent, name, norm in places:
+            setattr(parent, name, synced[norm])
+        yield
+    finally:
+        for parent, name, norm in places:
+            setattr(parent, name, norm.train(synced[norm].training))

@@ -1,9 +1,11 @@
-"""Training and evaluation: a loop that knows no data set and no model class.
+"""Training and evaluation loop, independent of the data set and the model class.
 
-A batch is a function of its number, ``batches(step) → (SetBatch, y)``. A run that was stopped at any moment
-thus continues bit for bit: the checkpoint holds the weights, the optimiser, the schedule and the global
-random state, and the data need none. Several processes that ``torchrun`` started train one model together:
-each is given the same batch and sees its share of it, and the first one writes.
+A batch is a function of its number, ``batches(step) → (SetBatch, y)``. The checkpoint holds the weights, the
+optimizer, the schedule and the global random state; the data have no state. A resumed run of one process
+therefore continues bit for bit. Several processes that ``torchrun`` started train one model through
+``DistributedDataParallel``: each is given the same batch and computes its part of it, and the first process
+writes. A resumed run of several processes agrees with an uninterrupted one to about 1e-6, because
+``DistributedDataParallel`` may add gradients in a different order.
 """
 
 import json
@@ -28,41 +30,41 @@ from setwise.sets import SetBatch
 from setwise.tasks import Task
 from setwise.training.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from setwise.training.config import Training
-from setwise.training.distributed import set_up
-from setwise.training.divergence import diverged
+from setwise.training.distributed import fabric_setup
+from setwise.training.divergence import report_divergence
 from setwise.training.progress import NoProgress
 from setwise.training.seeding import generator
-from setwise.training.signals import heeded
+from setwise.training.signals import catch_stop_signals
 
 Batch = tuple[SetBatch, Tensor]
 Batches = Callable[[int], Batch]
 
 METRICS = "metrics.jsonl"
 LOCK = ".training"
-PROGRESS = 1e-4
-"""How much lower a validation loss must be for patience to begin anew."""
+MIN_IMPROVEMENT = 1e-4
+"""Decrease of the validation loss that resets the patience counter."""
 
 
 @dataclass(frozen=True)
 class History:
-    """What a training run has to tell; time and counts include what came before a resumption."""
+    """Metrics and cost of a training run; time and counts include the part before a resumption."""
 
     metrics: list[dict[str, float]]
-    """One entry per evaluation: step, loss, lr, the scores on validation data where there are any, and the
-    health of the learned graph where there is one (`setwise.graph_health`)."""
+    """One entry per evaluation: step, loss, lr, the scores on validation data if there are any, and the
+    health of the learned graph if there is one (`setwise.graph_health`)."""
     steps: int
-    """Batches trained on."""
+    """Number of batches trained on."""
     sets: int
-    """Sets in them."""
+    """Number of sets in these batches."""
     seconds: float
-    """Time spent."""
+    """Training time."""
 
 
 @contextmanager
 def flush_denormals() -> Iterator[None]:
-    """Take numbers that underflow for zero: with them, products take a processor many times as long.
+    """Temporarily flush denormal numbers to zero, which are many times slower to multiply.
 
-    The kernel of elements that lie far apart is such a number, and so a trained graph is full of them.
+    The kernel of distant elements is such a number, so a trained graph has many of them.
     """
     before = (torch.tensor(1e-40) * 1).item() == 0
     torch.set_flush_denormal(True)
@@ -87,51 +89,62 @@ def fit(
 ) -> History:
     """Train ``model`` in place; it stays on the device and in the precision that it was trained in.
 
+    While the loop runs in the main thread, SIGINT and SIGTERM end it after the current step, with a
+    checkpoint if there is a folder; the previous signal handlers are restored afterwards. Random layers such
+    as dropout draw from torch's global random state and advance it. A resumed run sets it to the state in the
+    checkpoint, and a process of rank > 0 to a state of its own.
+
     Args:
         model: called as ``model(x, mask)``; returns raw outputs.
-        task: gives the loss and the scores.
-        batches: the batch of each step, counted from 1.
-        training: steps, optimiser, schedule, precision and so on.
-        validation: batches to score at each evaluation; any iterable that can be gone through again.
-            Their loss steers the plateau schedule. Without them, the mean training loss since the last
+        task: computes the loss and the scores.
+        batches: returns the batch of a step, counted from 1.
+        training: steps, optimizer, schedule, precision and so on.
+        validation: batches to score at each evaluation; an iterable that can be iterated over repeatedly.
+            Their loss controls the plateau schedule. Without them, the mean training loss since the last
             evaluation does.
-        folder: where metrics and the checkpoint go; without one nothing is written.
-        resume: continue from the folder's checkpoint, if there is one; else it is removed.
-        progress: shows how far it has come.
-        optimizer: of the model's parameters, to go on with; made anew unless given.
+        folder: where to write metrics and the checkpoint; without one nothing is written.
+        resume: continue from the checkpoint in the folder, if there is one; otherwise it is deleted.
+        progress: displays the progress.
+        optimizer: optimizer of the model's parameters to continue with; by default a new one.
 
     Returns:
-        The metrics over time, and what the training cost.
+        The metrics over time, and the cost of the training.
     """
     folder = None if folder is None else Path(folder)
     if training.patience is not None and validation is None:
-        raise ValueError("training.patience needs validation data to watch, got none")
+        raise ValueError("training.patience needs validation data, got none")
     adam = _optimizer(model, training) if optimizer is None else optimizer
     schedule = _schedule(adam, training)
-    fabric, network, stepper = set_up(model, adam, training)
     best = None if training.patience is None else _Best(model, training.patience)
-    run = _Run(model, adam, schedule, best)
-    shown = progress if progress and collectives.is_first() else NoProgress()
+    run = _TrainingState(model, adam, schedule, best)
+    display = progress if progress and collectives.is_first() else NoProgress()
     log = _Log(folder, tensorboard=training.tensorboard)
     watch = CollapseWatch()
-    with _kept(folder), closing(log), heeded() as request, shown as bar:
-        if collectives.rank():  # what is drawn at random, as in dropout, differs from process to process
+    with (
+        fabric_setup(model, adam, training) as (fabric, network, stepper),
+        _locked_folder(folder),
+        closing(log),
+        catch_stop_signals() as stop,
+        display as bar,
+    ):
+        if collectives.rank():  # random layers such as dropout differ between processes
             torch.set_rng_state(generator("rank", collectives.rank(), torch.initial_seed()).get_state())
         if folder is not None:
-            run.take_up(folder / CHECKPOINT, resume=resume, steps=training.steps)
+            run.resume_from(folder / CHECKPOINT, resume=resume, steps=training.steps)
         log.begin(run.step)
         network.train()
         bar.begin(training.steps, run.step)
-        last = best is not None and best.over  # a run that is taken up may have ended already
+        last = best is not None and best.exhausted  # the resumed run may have ended already
         for step in range(run.step + 1, training.steps + 1) if not last else ():
-            batch, y = matched(batches(step), model)
-            random = torch.get_rng_state()
+            batch, y = to_model(batches(step), model)
+            random_state = torch.get_rng_state()
             loss = task.loss(network(batch.x, batch.mask), y)
             value = loss.item()
             if not math.isfinite(value):
-                raise FloatingPointError(diverged(model, batch, y, value, step, random, folder))
+                raise FloatingPointError(
+                    report_divergence(model, batch, y, value, step, random_state, folder)
+                )
             fabric.backward(loss)
-            stopping = collectives.average_gradients(model.parameters(), bool(request))
             if training.clip is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), training.clip)
             stepper.step()
@@ -144,7 +157,6 @@ def fit(
             if step % training.interval == 0 or step == training.steps:
                 entry = {"step": step, "loss": run.mean_loss(), "lr": adam.param_groups[0]["lr"]}
                 if validation is not None:
-                    collectives.same(model.buffers())
                     scores = evaluate(network, task, validation)
                     entry |= {f"validation_{name}": score for name, score in scores.items()}
                 health = _health(model, batch, whole=training.split != "shares")
@@ -156,38 +168,37 @@ def fit(
                 log.write(entry)
                 bar.report(entry)
                 if best is not None:
-                    best.look(entry["validation_loss"])
-                last = step == training.steps or (best is not None and best.over)
+                    best.update(entry["validation_loss"])
+                last = step == training.steps or (best is not None and best.exhausted)
                 if folder is not None and collectives.any_of(
-                    last or run.since_saved() >= training.checkpoint_seconds
+                    last or run.seconds_since_save() >= training.checkpoint_seconds
                 ):
                     run.save(folder / CHECKPOINT)
-            if stopping or (request and collectives.world() == 1):
+            if collectives.any_of(stop.requested):
                 if folder is not None:
                     run.save(folder / CHECKPOINT)
-                request.obey()
+                stop.exit()
             if last:
                 break
-        if collectives.any_of(bool(request)):  # while there was no step left to take
-            request.obey()
+        if collectives.any_of(stop.requested):  # after the last step
+            stop.exit()
     if best is not None:
         best.restore()
-    collectives.same(model.buffers())
     return History(log.entries, run.step, run.sets, run.seconds)
 
 
 @contextmanager
-def _kept(folder: Path | None) -> Iterator[None]:
-    """Keep the folder to oneself, and let the other processes wait until it is."""
+def _locked_folder(folder: Path | None) -> Iterator[None]:
+    """Lock the folder by the first process; the other processes wait until it is locked."""
     with locked(folder, LOCK) if folder is not None and collectives.is_first() else nullcontext():
         if folder is not None and collectives.is_first():
             clear_unfinished(folder)
-        collectives.wait()
+        collectives.barrier()
         yield
 
 
-def matched(batch: Batch, model: nn.Module) -> Batch:
-    """The batch on the model's device, and its elements in the model's precision."""
+def to_model(batch: Batch, model: nn.Module) -> Batch:
+    """Move the batch to the model's device, and its elements to the model's precision."""
     sets, y = batch
     weight = next(model.parameters(), sets.x)
     dtype = weight.dtype if sets.x.is_floating_point() else sets.x.dtype
@@ -197,11 +208,11 @@ def matched(batch: Batch, model: nn.Module) -> Batch:
 @torch.no_grad()
 @flush_denormals()
 def outputs(model: nn.Module, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
-    """The raw outputs for all batches, ``[sets, k]``, with their targets; the model is in eval mode."""
+    """Return the raw outputs in eval mode for all batches, ``[sets, k]``, and their targets."""
     outs, targets = [], []
     with eval_mode(model):
         for pair in batches:
-            batch, y = matched(pair, model)
+            batch, y = to_model(pair, model)
             outs.append(model(batch.x, batch.mask).cpu())
             targets.append(y.cpu())
     if not outs:
@@ -210,18 +221,18 @@ def outputs(model: nn.Module, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]
 
 
 def _health(model: nn.Module, batch: SetBatch, *, whole: bool) -> dict[str, float]:
-    """Health of the learned graph, measured by the first process; γ alone where none holds whole sets."""
+    """Measure the learned graph on the first process; only γ if no process holds whole sets."""
 
-    def measured() -> bytes:
-        known = (batch.x, batch.mask) if whole else (torch.zeros(0, 0, 0), None)
-        return json.dumps(graph_health(model, *known)).encode()
+    def measure() -> bytes:
+        inputs = (batch.x, batch.mask) if whole else (torch.zeros(0, 0, 0), None)
+        return json.dumps(graph_health(model, *inputs)).encode()
 
-    health: dict[str, float] = json.loads(collectives.on_first(measured))
+    health: dict[str, float] = json.loads(collectives.run_on_first(measure))
     return health
 
 
 def evaluate(model: nn.Module, task: Task, batches: Iterable[Batch]) -> dict[str, float]:
-    """The task's scores over all batches together."""
+    """Return the task's scores over all batches."""
     return task.score(*outputs(model, batches))
 
 
@@ -249,8 +260,8 @@ def _schedule(optimizer: Optimizer, training: Training) -> LambdaLR | ReduceLROn
     return LambdaLR(optimizer, factor)
 
 
-class _Run:
-    """The state of a run, as the checkpoint holds it."""
+class _TrainingState:
+    """The state of a run that the checkpoint holds."""
 
     def __init__(
         self,
@@ -263,18 +274,18 @@ class _Run:
         self.parts: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
         self.step = 0
         self.sets = 0
-        self.before = 0.0
+        self.seconds_before = 0.0
         self.started = self.saved = time.perf_counter()
-        self._forget_losses()
+        self._reset_losses()
 
     @property
     def seconds(self) -> float:
-        return self.before + time.perf_counter() - self.started
+        return self.seconds_before + time.perf_counter() - self.started
 
-    def since_saved(self) -> float:
+    def seconds_since_save(self) -> float:
         return time.perf_counter() - self.saved
 
-    def _forget_losses(self) -> None:
+    def _reset_losses(self) -> None:
         self.losses = 0.0
         self.counted = 0
 
@@ -285,30 +296,30 @@ class _Run:
         self.counted += 1
 
     def mean_loss(self) -> float:
-        """The mean loss since this was asked last."""
+        """Return the mean loss since the last call."""
         mean = self.losses / self.counted
-        self._forget_losses()
+        self._reset_losses()
         return mean
 
     def save(self, path: Path) -> None:
         state: dict[str, Any] = {name: part.state_dict() for name, part in self.parts.items()}
         state |= {"step": self.step, "sets": self.sets, "seconds": self.seconds}
         state |= {"losses": self.losses, "counted": self.counted}
-        state["random"] = collectives.rows(torch.get_rng_state())
+        state["random"] = collectives.gather_rows(torch.get_rng_state())
         if collectives.is_first():
             save_checkpoint(path, state)
-        collectives.wait()  # nobody goes on before it is there
+        collectives.barrier()  # all processes continue from the same state
         self.saved = time.perf_counter()
 
-    def take_up(self, path: Path, *, resume: bool, steps: int) -> None:
-        """Continue from the state in ``path``, or see to it that nobody will."""
+    def resume_from(self, path: Path, *, resume: bool, steps: int) -> None:
+        """Load the checkpoint if ``resume``, otherwise delete it."""
         if not resume and collectives.is_first():
             path.unlink(missing_ok=True)
-        collectives.wait()
+        collectives.barrier()
         if path.exists():
             self._load(path, steps)
-        if collectives.any_of(bool((collectives.rows(torch.tensor(self.step)) != self.step).any())):
-            raise ValueError(f"{path} must be on a file system that all processes share, got different ones")
+        if (collectives.gather_rows(torch.tensor(self.step)) != self.step).any():
+            raise ValueError(f"{path} must be on a file system that all processes share, got different files")
 
     def _load(self, path: Path, steps: int) -> None:
         state = load_checkpoint(path)
@@ -316,21 +327,21 @@ class _Run:
             for name, part in self.parts.items():
                 part.load_state_dict(state[name])
             self.step, self.sets = int(state["step"]), int(state["sets"])
-            self.before = float(state["seconds"])
+            self.seconds_before = float(state["seconds"])
             self.losses, self.counted = float(state.get("losses", 0.0)), int(state.get("counted", 0))
-            _take_up_random(torch.atleast_2d(state["random"]), self.step)
+            _restore_random_state(torch.atleast_2d(state["random"]), self.step)
         except (KeyError, ValueError, RuntimeError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} does not belong to this model and training: {error}") from error
+            raise ValueError(f"{path} is no checkpoint of this model and training: {error}") from error
         if not 0 <= self.step <= steps:
-            raise ValueError(f"{path} is at step {self.step}, beyond the {steps} steps of this training")
+            raise ValueError(f"{path} must be at a step up to {steps} (training.steps), got {self.step}")
 
 
-def _take_up_random(states: Tensor, step: int) -> None:
-    """Go on with the random numbers of this process; others than they were begin anew."""
-    if len(states) == collectives.world():
+def _restore_random_state(states: Tensor, step: int) -> None:
+    """Restore the random state of this process; draw a new one if the number of processes has changed."""
+    if len(states) == collectives.world_size():
         torch.set_rng_state(states[collectives.rank()].clone())
     else:
-        torch.set_rng_state(generator("rank", collectives.rank(), collectives.world(), step).get_state())
+        torch.set_rng_state(generator("rank", collectives.rank(), collectives.world_size(), step).get_state())
 
 
 class _Best:
@@ -339,20 +350,20 @@ class _Best:
     def __init__(self, model: nn.Module, patience: int) -> None:
         self.model = model
         self.patience = patience
-        self.loss = self.mark = math.inf
-        self.since = 0
+        self.loss = self.reference = math.inf
+        self.evaluations = 0
         self.weights: dict[str, Tensor] = {}
 
     @property
-    def over(self) -> bool:
-        """Whether patience has run out."""
-        return self.since >= self.patience
+    def exhausted(self) -> bool:
+        """Whether the loss has not improved for ``patience`` evaluations."""
+        return self.evaluations >= self.patience
 
-    def look(self, loss: float) -> None:
-        """Take note of an evaluation."""
-        self.since += 1
-        if loss < self.mark - PROGRESS:
-            self.mark, self.since = loss, 0
+    def update(self, loss: float) -> None:
+        """Record the validation loss of an evaluation."""
+        self.evaluations += 1
+        if loss < self.reference - MIN_IMPROVEMENT:
+            self.reference, self.evaluations = loss, 0
         if loss < self.loss:
             self.loss = loss
             self.weights = {name: value.clone() for name, value in self.model.state_dict().items()}
@@ -362,29 +373,34 @@ class _Best:
             self.model.load_state_dict(self.weights)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"loss": self.loss, "mark": self.mark, "since": self.since, "weights": self.weights}
+        return {
+            "loss": self.loss,
+            "reference": self.reference,
+            "evaluations": self.evaluations,
+            "weights": self.weights,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.loss, self.mark = float(state["loss"]), float(state["mark"])
-        self.since, self.weights = int(state["since"]), state["weights"]
+        self.loss, self.reference = float(state["loss"]), float(state["reference"])
+        self.evaluations, self.weights = int(state["evaluations"]), state["weights"]
 
 
 class _Log:
-    """The metrics of a run: a JSON line an evaluation and, if wanted, TensorBoard events."""
+    """Write metrics: one JSON line per evaluation and, on request, TensorBoard events."""
 
     def __init__(self, folder: Path | None, *, tensorboard: bool) -> None:
         if folder is None and tensorboard:
-            raise ValueError("training.tensorboard needs a folder to write to, got none")
+            raise ValueError("training.tensorboard needs a folder, got none")
         self.path = None if folder is None else folder / METRICS
         self.tensorboard = tensorboard
         self.entries: list[dict[str, float]] = []
         self.board: Any = None
 
     def begin(self, step: int) -> None:
-        """Go on after a step: what was written later will be written again."""
+        """Continue after a step; drop entries of later steps, which are written again."""
         if self.path is not None and step and self.path.exists():
             self.entries = entries_until(self.path, step)
-        collectives.wait()  # all have read it
+        collectives.barrier()  # all processes have read the file
         if not collectives.is_first():
             self.path = None
         if self.path is not None:
@@ -407,7 +423,7 @@ class _Log:
 
 
 def entries_until(path: Path, step: int) -> list[dict[str, float]]:
-    """The metrics that a run had written by a step."""
+    """Return the metrics up to a step."""
     entries = []
     for line in path.read_text(errors="replace").splitlines():
         try:

@@ -1,103 +1,84 @@
-"""Being asked to stop: by Ctrl-C, or by a system that shuts down."""
+"""SIGINT (Ctrl-C) and SIGTERM: stop requests for a training loop, exceptions elsewhere."""
 
-import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-GRACE = 10.0
-"""Seconds to put things in order, for a process whose parent has died."""
-
 
 class Terminated(SystemExit):
-    """The process was asked to end by SIGTERM, and has put its things in order."""
+    """SIGTERM has ended the work."""
 
 
-class Request:
-    """Whether the process was asked to stop, and by which signal."""
+class StopRequest:
+    """The signal that asked the process to stop, if any."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
 
-    def __bool__(self) -> bool:
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has arrived."""
         return self.signal is not None
 
-    def obey(self) -> NoReturn:
-        """Stop."""
-        stop(signal.SIGTERM if self.signal is None else self.signal)
+    def exit(self) -> NoReturn:
+        """Raise the exception of the signal, or that of SIGTERM if another process received it."""
+        raise_for_signal(signal.SIGTERM if self.signal is None else self.signal)
 
 
-def stop(number: int, frame: FrameType | None = None) -> NoReturn:
-    """Stop as a signal demands: as on Ctrl-C, or with the exit code of a process that it ended."""
+def raise_for_signal(number: int, frame: FrameType | None = None) -> NoReturn:
+    """Raise `KeyboardInterrupt` for SIGINT, else `Terminated` with the exit code 128 + number."""
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     raise Terminated(128 + number)
 
 
-UNHANDLED = (signal.SIG_DFL, signal.default_int_handler, stop)
-"""What is done about a signal if nobody says otherwise."""
+DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler, raise_for_signal)
+"""Handlers that may be replaced; a program's own handler is kept."""
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Within, SIGTERM ends the work as an exception does, so that nothing is left half-done."""
-    with _handled(stop, (signal.SIGTERM,)):
+def raise_on_sigterm() -> Iterator[None]:
+    """Temporarily let SIGTERM raise `Terminated`, so that files are closed and temporary ones removed."""
+    with _handler(raise_for_signal, (signal.SIGTERM,)):
         yield
 
 
 @contextmanager
-def heeded() -> Iterator[Request]:
-    """Within, SIGINT and SIGTERM are requests that the work looks at when it suits; a second Ctrl-C is not.
+def catch_stop_signals() -> Iterator[StopRequest]:
+    """Temporarily record SIGINT and SIGTERM for the loop to check; a second Ctrl-C interrupts at once.
 
-    A program that handles or ignores a signal itself goes on doing so. Only the main thread hears signals;
-    elsewhere this does nothing.
+    Signals that the program handles or ignores itself are left alone. Python delivers signals to the main
+    thread only; in other threads this does nothing.
 
-    >>> with heeded() as request:
+    >>> with catch_stop_signals() as stop:
     ...     signal.raise_signal(signal.SIGINT)
-    ...     bool(request)
+    ...     stop.requested
     True
     """
-    request = Request()
+    request = StopRequest()
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def record(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT == request.signal:
             raise KeyboardInterrupt
         request.signal = number
 
-    with _handled(note, (signal.SIGINT, signal.SIGTERM)):
+    with _handler(record, (signal.SIGINT, signal.SIGTERM)):
         yield request
 
 
-def end_with_parent(parent: int) -> None:
-    """From now on, end with the process that started this one: by SIGTERM or, if that is not heeded, soon.
-
-    Whoever is killed cannot end what it has started, which would work on, or wait for ever.
-    """
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(GRACE)
-        os._exit(128 + signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 @contextmanager
-def _handled(handler: Callable[[int, FrameType | None], None], signals: Sequence[int]) -> Iterator[None]:
-    """Handle signals that nobody else handles or ignores; only the main thread hears them."""
+def _handler(handler: Callable[[int, FrameType | None], None], signals: Sequence[int]) -> Iterator[None]:
+    """Install a handler for those signals that have a default one, and restore it afterwards."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    free = [number for number in signals if signal.getsignal(number) in UNHANDLED]
-    before = [(number, signal.signal(number, handler)) for number in free]
+    free = [number for number in signals if signal.getsignal(number) in DEFAULT_HANDLERS]
+    previous = [(number, signal.signal(number, handler)) for number in free]
     try:
         yield
     finally:
-        for number, handled in before:
-            signal.signal(number, handled)
+        for number, before in previous:
+            signal.signal(number, before)

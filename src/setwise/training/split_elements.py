@@ -61,8 +61,7 @@ class SplitElements(nn.Module):
         if self.whole:
             mine = collectives.share(x.shape[1])
             x, mask = x[:, mine], None if mask is None else mask[:, mine]
-        with collectives.splitting():
-            features = expand_shared(self.model.encoder(x, mask), mask)
+        features = expand_shared(self.model.encoder(x, mask), mask)
         W = weights(self.model.graph, features, mask)
         for block in self.model.blocks:
             features = block(features, W)
@@ -77,7 +76,7 @@ def weights(graph: nn.Module, x: Tensor, mask: Tensor | None) -> LowRankWeights:
         return LowRankWeights(x.new_zeros(*x.shape[:2], 1), mask, constant=1.0, dtype=x.dtype, across=True)
     assert isinstance(graph, RandomFeatureGraph)
     if isinstance(graph, AutoGraph):
-        count = int(collectives.total(torch.tensor(x.shape[1])))
+        count = int(collectives.all_sum(torch.tensor(x.shape[1])))
         if graph.choice(len(x), count) != "linear":
             raise ValueError(
                 f"graph='auto' is exact for sets of {count} elements, whose pairs cannot be divided among "
@@ -128,9 +127,9 @@ def max_over_all(pool: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
     """The largest x_i of each feature; elements that tie have equal shares in it, and in the gradient."""
     known = fill_padding(x.detach(), mask, -torch.inf)
     lowest = known.new_full((len(x), x.shape[2]), -torch.inf)
-    top = collectives.largest(known.amax(1) if x.shape[1] else lowest)
+    top = collectives.all_max(known.amax(1) if x.shape[1] else lowest)
     tops = (known == top.unsqueeze(1)) & top.isfinite().unsqueeze(1)
-    ties = collectives.total(tops.sum(1)).clamp(min=1)
+    ties = collectives.all_sum(tops.sum(1)).clamp(min=1)
     return collectives.all_sum((x * tops).sum(1) / ties)
 
 
@@ -139,7 +138,7 @@ def attention_over_all(pool: nn.Module, x: Tensor, mask: Tensor | None) -> Tenso
     assert isinstance(pool, AttentionPool)
     scores = pool.scores(x)
     known = fill_padding(scores, mask, -torch.inf)
-    top = collectives.largest(known.detach().amax(1) if x.shape[1] else known.new_full((len(x),), -torch.inf))
+    top = collectives.all_max(known.detach().amax(1) if x.shape[1] else known.new_full((len(x),), -torch.inf))
     a = fill_padding((scores - top.masked_fill(top.isinf(), 0).unsqueeze(1)).exp(), mask).unsqueeze(1)
     together = collectives.all_sum(torch.cat([(a @ x).squeeze(1), a.sum(-1)], dim=-1))
     total = together[:, -1:]

@@ -549,7 +549,7 @@ def test_a_flipped_bit_in_the_points(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((10**9, 16, 3), "at most 268,435,456 bytes in a file of its size, got a claim of 192,000,000,000"),
+        ((10**9, 16, 3), "at most 268,435,456 bytes in a file of this size, got 192,000,000,000"),
         ((10**6, 16, 3), "got 1,000,003"),
         ((2, 10**5, 3), "expected at most 16384 points a shape, got 100000"),
     ],

@@ -175,7 +175,7 @@ class LowRankWeights(Weights):
         one = torch.ones_like(phi[..., :1])
         real = fill_padding(one, mask)
         count = real.sum(1, keepdim=True)
-        least = constant * (collectives.total(count) if across else count)
+        least = constant * (collectives.all_sum(count) if across else count)
         total = self._diffused(real, one, one.new_ones(())).clamp(min=least)
         self.total = total + (total == 0)  # of a set without elements
 
@@ -278,7 +278,7 @@ class RandomFeatureGraph(LatentGraph):
         largest = z.new_full(z.shape[:1], -math.inf)
         if exponents.numel():
             largest = fill_padding(exponents.detach(), mask, -math.inf).flatten(1).amax(-1)
-        largest = collectives.largest(largest) if across else largest
+        largest = collectives.all_max(largest) if across else largest
         largest = largest.masked_fill(largest.isinf(), 0)  # of a set without elements
         return (exponents - largest.view(-1, 1, 1)).clamp(min=LEAST).exp()
 
