@@ -204,16 +204,16 @@ class SetGraph:
         with _needing("scipy", "sklearn", what="clusters"):
             from scipy.cluster import hierarchy
             from scipy.spatial.distance import squareform
-        alike = self.weights if self.kernel is None else self.kernel
-        alike = (alike + alike.T) / 2
+        kernel = self.weights if self.kernel is None else self.kernel
+        kernel = (kernel + kernel.T) / 2
         if self.kernel is None:
-            alike = alike / (alike.max(initial=0, where=_others(n)) or 1)
-        tree = hierarchy.linkage(squareform(1 - alike, checks=False), "average")
+            kernel = kernel / (kernel.max(initial=0, where=_others(n)) or 1)
+        tree = hierarchy.linkage(squareform(1 - kernel, checks=False), "average")
         if count is None:
-            found = hierarchy.fcluster(tree, 1 - similarity, "distance")
+            clusters = hierarchy.fcluster(tree, 1 - similarity, "distance")
         else:
-            found = hierarchy.cut_tree(tree, n_clusters=count)[:, 0]
-        _, first, label = np.unique(found, return_index=True, return_inverse=True)
+            clusters = hierarchy.cut_tree(tree, n_clusters=count)[:, 0]
+        _, first, label = np.unique(clusters, return_index=True, return_inverse=True)
         numbers: Int[np.ndarray, " n"] = first.argsort().argsort()[label]
         return numbers
 
@@ -296,8 +296,8 @@ class SetGraph:
         i, j = np.nonzero((mean > 0) & (mean >= threshold))
         graph.add_weighted_edges_from(zip(i.tolist(), j.tolist(), mean[i, j].tolist(), strict=True))
         if self.kernel is not None:
-            alike = zip(i.tolist(), j.tolist(), self.kernel[i, j].tolist(), strict=True)
-            graph.add_weighted_edges_from(alike, weight="kernel")
+            kernel = zip(i.tolist(), j.tolist(), self.kernel[i, j].tolist(), strict=True)
+            graph.add_weighted_edges_from(kernel, weight="kernel")
         return graph
 
     def to_pyg(self) -> Any:

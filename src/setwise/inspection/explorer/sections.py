@@ -29,8 +29,8 @@ NO_GRAPH = "The model has no latent graph, so sets are shown without edges."
 
 METHODS: Mapping[str, str] = {
     "attention": "attention weight of the element",
-    "leave-one-out": "decrease of the output when the element is left out",
-    "integrated-gradients": "integrated gradients of the output, starting from the mean element",
+    "leave-one-out": "decrease of the predicted score when the element is left out",
+    "integrated-gradients": "integrated gradients of the predicted score, from the mean element",
 }
 
 
