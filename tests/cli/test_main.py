@@ -1,4 +1,4 @@
-"""The command line, as a person would use and misuse it."""
+"""Tests of the commands for the experiments, of exit codes and of error messages."""
 
 import os
 import subprocess
@@ -52,7 +52,9 @@ def test_run_table_figure(here: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert all(Path(path).stat().st_size > 10_000 for path in drawn)
 
 
-def test_every_row_runs_unless_named_and_resume_skips(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_defaults_to_all_rows_and_resume_skips_finished_ones(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     setwise("run", "gaussian", *SMALL)
     assert len(list((here / "results" / "gaussian").iterdir())) == 2
     setwise("run", "gaussian", *SMALL, expect=2)
@@ -61,13 +63,13 @@ def test_every_row_runs_unless_named_and_resume_skips(here: Path, capsys: pytest
     assert "loss" not in capsys.readouterr().err
 
 
-def test_nothing_runs_twice(here: Path) -> None:
+def test_duplicate_runs_are_skipped(here: Path) -> None:
     words = ["--row", "deepsets", "deepsets", "--seeds", "0", "0", "--sweep", "0.5", "0.5"]
     setwise("run", "gaussian", *words, *SMALL)
     assert len(list((here / "results" / "gaussian").iterdir())) == 1
 
 
-def test_an_old_terminal_and_a_reader_that_leaves(here: Path) -> None:
+def test_table_prints_to_an_ascii_terminal_and_to_a_closed_pipe(here: Path) -> None:
     setwise("run", "gaussian", "--row", "deepsets", *SMALL)
     command = [sys.executable, "-c", "from setwise.cli.main import main; main()", "table", "gaussian"]
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
@@ -75,13 +77,13 @@ def test_an_old_terminal_and_a_reader_that_leaves(here: Path) -> None:
     assert b"Test accuracy" in done.stdout
     reader, writer = os.pipe()
     os.close(reader)
-    left = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    broken = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
-    assert left.returncode in (1, 141)  # rich leaves with 1, as it prints the table
-    assert left.stderr == b""
+    assert broken.returncode in (1, 141)  # rich exits with 1 while it prints the table
+    assert broken.stderr == b""
 
 
-def test_options_may_stand_before_the_experiment(here: Path) -> None:
+def test_options_may_precede_the_experiment(here: Path) -> None:
     setwise("run", "--row", "deepsets", "gaussian", *SMALL)
     assert len(list((here / "results" / "gaussian").iterdir())) == 1
 
@@ -94,8 +96,8 @@ def test_rows(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("run gaussian --row magic", "row must be one of deepsets, v-dmps for gaussian, got 'magic'"),
-        ("run gaussian --seeds", "seeds must name at least one seed, got none"),
+        ("run gaussian --row magic", "--row must be one of deepsets, v-dmps for gaussian, got 'magic'"),
+        ("run gaussian --seeds", "--seeds needs at least one seed, got none"),
         ("run gaussian --rho 2", "rho must be at least 0 and below 1, got 2.0"),
         ("run gaussian --sweep 0.5 2", "rho must be at least 0 and below 1, got 2.0"),
         ("run gaussian --training.steps 0", "training.steps must be at least 1, got 0"),
@@ -109,19 +111,19 @@ def test_rows(capsys: pytest.CaptureFixture[str]) -> None:
         ("run", "Expected one of {gaussian, counting, pointcloud, diffusion, smoothing, histology, mil}"),
     ],
 )
-def test_mistakes_get_one_clear_sentence(
+def test_errors_name_the_wrong_value(
     here: Path, capsys: pytest.CaptureFixture[str], words: str, message: str
 ) -> None:
-    (here / "blocked").write_text("a file where a folder should be")
+    (here / "blocked").write_text("a file, not a folder")
     setwise(*words.split(), expect=2)
     out = capsys.readouterr()
-    said = " ".join((out.out + out.err).replace("│", " ").split())
-    assert message in said
-    assert "Traceback" not in said
+    printed = " ".join((out.out + out.err).replace("│", " ").split())
+    assert message in printed
+    assert "Traceback" not in printed
     assert not list(here.glob("results/gaussian/*"))
 
 
-def test_interruption_says_how_to_go_on(
+def test_ctrl_c_exits_130_and_names_resume(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
@@ -129,10 +131,10 @@ def test_interruption_says_how_to_go_on(
 
     monkeypatch.setattr("setwise.experiments.runner.run", interrupt)
     setwise("run", "gaussian", expect=130)
-    assert "--resume continues" in capsys.readouterr().err
+    assert "--resume" in capsys.readouterr().err
 
 
-def test_debugging_shows_the_traceback(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setwise_debug_shows_the_traceback(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SETWISE_DEBUG", "1")
     with pytest.raises(FileNotFoundError):
         cli.main(["table", "gaussian"])
@@ -143,7 +145,7 @@ HELP += ["predict --help", "inspect --help", "export --help", "explore --help"]
 
 
 @pytest.mark.parametrize("words", HELP)
-def test_help_is_useful_and_does_not_wait_for_torch(words: str, tmp_path: Path) -> None:
+def test_help_lists_the_options_without_importing_torch(words: str, tmp_path: Path) -> None:
     code = (
         "import sys; from setwise.cli import main as cli\n"
         "try: cli.main(sys.argv[1:])\n"

@@ -1,4 +1,4 @@
-"""Figures of patches on their image."""
+"""Tests of the plots of patches on their image."""
 
 import re
 from typing import Any
@@ -21,11 +21,11 @@ def heatmap(values: Any, **changes: Any) -> Any:
 
 
 def painted(values: Any) -> Any:
-    """Each pixel with the value of its patch, one pixel at a time."""
+    """The value of its patch at each pixel."""
     return np.array([[values[y // 2 * 4 + x // 2] for x in range(8)] for y in range(6)])
 
 
-def test_a_heat_map_tints_each_patch_where_it_lies() -> None:
+def test_heatmap_colours_each_patch_at_its_place() -> None:
     values = np.arange(12) / 12
     ax = heatmap(values)
     below, tint = ax.images
@@ -42,7 +42,7 @@ def test_a_heat_map_tints_each_patch_where_it_lies() -> None:
     assert tint.get_interpolation() == "nearest"
 
 
-def test_values_of_both_signs_have_zero_in_the_middle() -> None:
+def test_scale_of_both_signs_is_symmetric() -> None:
     values = np.linspace(-1, 0.5, 12)
     tint = heatmap(values).images[-1]
     high = np.percentile(np.abs(values), 99)
@@ -67,7 +67,7 @@ def many(values: Any) -> Any:
     return plots.patch_heatmap(np.ones((20, 20, 3)), coords, values, size=1).images[-1]
 
 
-def test_one_patch_does_not_drown_the_rest() -> None:
+def test_outliers_do_not_dominate_the_colour_scale() -> None:
     values = np.linspace(1, 2, 400)
     values[7] = 1000
     assert many(values).get_clim()[1] < 2.01
@@ -75,7 +75,7 @@ def test_one_patch_does_not_drown_the_rest() -> None:
     assert many(-values).get_clim()[0] > -2.01
 
 
-def test_a_few_patches_that_percentiles_do_not_see_are_drawn() -> None:
+def test_values_outside_the_percentiles_are_drawn() -> None:
     values = np.zeros(400)
     values[7] = 3
     assert many(values).get_clim() == (0, 3)
@@ -141,22 +141,22 @@ def test_neighbours_keep_their_colours_and_have_frames() -> None:
     (image,) = ax.images
     assert np.allclose(image.get_array(), expected)
     assert not ax.axison
-    heard, chosen = ax.collections
-    assert heard.get_array().tolist() == [0.3, 0.3, 0.25, 0.2]
-    corners = [path.vertices.min(0).tolist() for path in heard.get_paths()]
+    neighbours, chosen = ax.collections
+    assert neighbours.get_array().tolist() == [0.3, 0.3, 0.25, 0.2]
+    corners = [path.vertices.min(0).tolist() for path in neighbours.get_paths()]
     assert corners == [(COORDS[i] - 0.5).tolist() for i in (4, 5, 8, 2)]
     (frame,) = chosen.get_paths()
     assert frame.vertices.min(0).tolist() == [5.5, -0.5]
     assert frame.vertices.max(0).tolist() == [7.5, 1.5]
     assert to_rgba("crimson") == tuple(chosen.get_edgecolor()[0])
-    assert heard.get_cmap().name == "viridis_r"
-    for frames in (heard, chosen):
+    assert neighbours.get_cmap().name == "viridis_r"
+    for frames in (neighbours, chosen):
         assert len(frames.get_facecolor()) == 0
         assert not frames.get_clip_on()
         assert frames.get_linewidth().tolist() == [2.5]
 
 
-def test_neighbours_are_twelve_at_most_and_have_weight() -> None:
+def test_at_most_twelve_neighbours_with_weight_are_drawn() -> None:
     coords = [(x, 0) for x in range(20)]
     image = np.ones((1, 20, 3))
     ax = plots.patch_neighbours(image, coords, np.full(20, 0.05), 0, size=1)
@@ -195,19 +195,19 @@ def test_a_gallery_shows_the_highest_first() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"image": IMAGE[0]}, "image must be [h, w, 3] of bytes or floats, got uint8 [8, 3]"),
-        ({"image": IMAGE[..., :1]}, "image must be [h, w, 3] of bytes or floats, got uint8 [6, 8, 1]"),
+        ({"image": IMAGE[0]}, "image must be [h, w, 3] of uint8 or floats, got uint8 [8, 3]"),
+        ({"image": IMAGE[..., :1]}, "image must be [h, w, 3] of uint8 or floats, got uint8 [6, 8, 1]"),
         (
             {"image": IMAGE.astype(float)},
-            f"an image of floats must lie between 0 and 1, got {IMAGE.min()} to {IMAGE.max()}",
+            f"image must have floats from 0 to 1, got {IMAGE.min()} to {IMAGE.max()}",
         ),
-        ({"coords": np.full((len(COORDS), 2), np.nan)}, "coords must be finite, got NaN or infinite ones"),
-        ({"image": IMAGE.astype(int)}, "image must be [h, w, 3] of bytes or floats, got int64 [6, 8, 3]"),
+        ({"coords": np.full((len(COORDS), 2), np.nan)}, "coords must be finite, got NaN or infinite values"),
+        ({"image": IMAGE.astype(int)}, "image must be [h, w, 3] of uint8 or floats, got int64 [6, 8, 3]"),
         ({"coords": COORDS[:, 0]}, "coords must be [n, 2] with n at least 1, got [12]"),
         ({"coords": np.ones((12, 3))}, "coords must be [n, 2] with n at least 1, got [12, 3]"),
         ({"coords": np.ones((0, 2))}, "coords must be [n, 2] with n at least 1, got [0, 2]"),
-        ({"values": np.ones(11)}, "expected one number for each of 12 patches, got [11]"),
-        ({"values": np.ones((12, 1))}, "expected one number for each of 12 patches, got [12, 1]"),
+        ({"values": np.ones(11)}, "values must have one entry per patch, 12, got [11]"),
+        ({"values": np.ones((12, 1))}, "values must have one entry per patch, 12, got [12, 1]"),
         (
             {"coords": COORDS[:, ::-1]},
             "patches of side 2 must lie within the image of 8 × 6 pixels, got corners from [0, 0] to [4, 6]",
@@ -227,7 +227,7 @@ def test_a_gallery_shows_the_highest_first() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(changes: Any, sentence: str) -> None:
+def test_inconsistent_arguments_are_rejected(changes: Any, sentence: str) -> None:
     call = {"image": IMAGE, "coords": COORDS, "values": np.ones(12), "size": 2} | changes
     arguments = call["image"], call["coords"], call["values"]
     for draw in (plots.patch_heatmap, plots.patch_gallery):
@@ -237,11 +237,9 @@ def test_what_does_not_fit_is_refused(changes: Any, sentence: str) -> None:
         plots.patch_neighbours(*arguments, 0, size=call["size"])
 
 
-def test_numbers_out_of_range_are_refused() -> None:
+def test_numbers_out_of_range_are_rejected() -> None:
     for chosen in (-1, 12):
-        with pytest.raises(
-            ValueError, match=f"^chosen must lie between 0 and below the 12 patches, got {chosen}$"
-        ):
+        with pytest.raises(ValueError, match=f"^chosen must be from 0 to 11, got {chosen}$"):
             plots.patch_neighbours(IMAGE, COORDS, np.ones(12), chosen, size=2)
     with pytest.raises(ValueError, match=r"^k must be at least 1, got 0$"):
         plots.patch_neighbours(IMAGE, COORDS, np.ones(12), 0, size=2, k=0)

@@ -179,8 +179,7 @@ class TestOf:
     def test_too_many_elements(self) -> None:
         model = dmps(AutoGraph(6))
         message = (
-            "x must have at most 20,000 elements, got 30,000: "
-            "a dense graph of so many, weights and kernel, would need 7.2 GB"
+            "x must have at most 20,000 elements, got 30,000: the dense weights and kernel would need 7.2 GB"
         )
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             SetGraph.of(model, torch.zeros(30_000, DIM))
@@ -196,14 +195,18 @@ class TestOf:
         ("x", "options", "message"),
         [
             (torch.zeros(3), {}, "x must be the elements [n, d] of one set, got [3]"),
-            (torch.tensor([[0.0, 1.0, torch.nan]]), {}, "x must be finite, got NaN or infinite ones"),
-            (torch.tensor([[0.0, 1.0, torch.inf]]), {}, "x must be finite, got NaN or infinite ones"),
-            (torch.zeros(3, DIM), {"names": "ab"}, "expected one name for each of 3 elements, got 2"),
-            (torch.zeros(3, DIM), {"points": [1, 2, 3]}, "points must be [3, d], one an element, got [3]"),
+            (torch.tensor([[0.0, 1.0, torch.nan]]), {}, "x must be finite, got NaN or infinite values"),
+            (torch.tensor([[0.0, 1.0, torch.inf]]), {}, "x must be finite, got NaN or infinite values"),
+            (torch.zeros(3, DIM), {"names": "ab"}, "names must have one entry per element, 3, got 2"),
+            (
+                torch.zeros(3, DIM),
+                {"points": [1, 2, 3]},
+                "points must be [3, d], one row per element, got [3]",
+            ),
             (
                 torch.zeros(3, DIM),
                 {"points": [[1], [2]]},
-                "points must be [3, d], one an element, got [2, 1]",
+                "points must be [3, d], one row per element, got [2, 1]",
             ),
         ],
     )
@@ -219,7 +222,7 @@ class TestOf:
     def test_a_broken_model(self) -> None:
         model = dmps(LatentGraph(6))
         nn.init.constant_(model.encoder.layers[0].linear.weight, torch.nan)
-        with pytest.raises(ValueError, match=r"^weights must be finite, got NaN or infinite ones$"):
+        with pytest.raises(ValueError, match=r"^weights must be finite, got NaN or infinite values$"):
             SetGraph.of(model, torch.ones(3, DIM))
 
 
@@ -312,7 +315,7 @@ class TestEdges:
             graph.top_edges(0)
         with pytest.raises(ValueError, match=r"^k must be at least 1, got 0$"):
             graph.neighbours(0, 0)
-        with pytest.raises(ValueError, match=r"^element must lie between 0 and below the 3 elements, got 3$"):
+        with pytest.raises(ValueError, match=r"^element must be from 0 to 2, got 3$"):
             graph.neighbours(3)
 
 
@@ -433,23 +436,19 @@ class TestRemark:
         K = np.full((4, 4), 0.99) + 0.01 * np.eye(4)
         K[0, 1] = K[1, 0] = K[2, 3] = K[3, 2] = 1.0
         assert softmax_of(K).remark() == (
-            "The graph of 4 elements is near uniform: the neighbour that an element hears most weighs only "
-            "1.01 times the one it hears least; it carries no relation between these elements, and the model "
-            "decides by the elements one by one. To its kernel all of them are alike (0.99 at least)."
+            "The graph of 4 elements is near uniform: the strongest neighbour's weight is 1.01 times the "
+            "weakest's. It relates no elements, and the model treats them independently. "
+            "All kernel values are at least 0.99."
         )
-        assert (
-            softmax_of(np.eye(4))
-            .remark()
-            .endswith("one by one. To its kernel none of them are alike (0.00 at most).")
-        )
-        assert softmax_of(0.2 + 0.8 * np.eye(4)).remark().endswith("none of them are alike (0.20 at most).")
-        assert drawn(np.full((4, 4), 0.25)).remark().endswith("by the elements one by one.")
+        assert softmax_of(np.eye(4)).remark().endswith("All kernel values are at most 0.00.")
+        assert softmax_of(0.2 + 0.8 * np.eye(4)).remark().endswith("All kernel values are at most 0.20.")
+        assert drawn(np.full((4, 4), 0.25)).remark().endswith("independently.")
 
     def test_of_a_graph_that_relates(self) -> None:
         K = np.kron(np.eye(2), np.ones((4, 4)))[:7, :7]
         assert softmax_of(K).remark() == (
-            "The graph relates 7 elements: the neighbour that an element hears most weighs 2.72 times the "
-            "one it hears least. At a similarity of 0.5 it has 2 clusters, the largest of 4."
+            "The graph relates 7 elements: the strongest neighbour's weight is 2.72 times the weakest's. "
+            "At a similarity of 0.5 it has 2 clusters, the largest of 4."
         )
         K = [[1, 0.9, 0.5], [0.9, 1, 0.5], [0.5, 0.5, 1]]
         assert softmax_of(K).remark().endswith("At a similarity of 0.5 it has one cluster.")
@@ -457,23 +456,23 @@ class TestRemark:
     def test_of_few_edges(self) -> None:
         W = np.array([[0.5, 0.5, 0, 0], [0.2, 0.3, 0.5, 0], [0, 0, 1, 0], [0.5, 0, 0, 0.5]])
         assert drawn(W).remark() == (
-            "The graph relates 4 elements: each draws on 1.8 of them, itself included. "
+            "The graph relates 4 elements: an element has 1.8 effective neighbours, itself included. "
             "At a similarity of 0.5 it has 3 clusters, the largest of 2."
         )
         assert drawn(np.eye(3)).remark() == (
-            "No element of 3 hears another: the model decides by the elements one by one."
+            "None of the 3 elements has a neighbour: the model treats the elements independently."
         )
 
     def test_of_a_graph_near_the_identity(self) -> None:
         W = np.array([[1 - 2e-4, 1e-4, 1e-4], [1e-9, 1 - 2e-9, 1e-9], [0, 1e-4, 1 - 1e-4]])
         assert drawn(W).remark() == (
-            "The graph of 3 elements is near the identity: an element's weight for itself is 1 on average, "
-            "and the model decides by the elements one by one."
+            "The graph of 3 elements is near the identity: the mean self-weight is 1, "
+            "and the model treats the elements independently."
         )
 
     @pytest.mark.parametrize(("n", "size"), [(0, "is empty"), (1, "has 1 element"), (2, "has 2 elements")])
     def test_of_few_elements(self, n: int, size: str) -> None:
-        expected = f"The set {size}: too few for a graph to tell one neighbour from another."
+        expected = f"The set {size}: comparing neighbours needs at least 3."
         assert drawn(np.full((n, n), 0.5)).remark() == expected
 
     def test_a_warning_where_there_is_no_relation_only(self) -> None:
@@ -745,19 +744,19 @@ class TestDrawnEdges:
     ("weights", "points", "options", "message"),
     [
         (np.ones((2, 3)), None, {}, "weights must be [n, n], got [2, 3]"),
-        (np.eye(2), [[1, 2]], {}, "points must be one an element, 2, got 1"),
-        (np.eye(2), None, {"labels": [1]}, "labels must be one an element, 2, got 1"),
-        (np.eye(2), None, {"values": [1, 2, 3]}, "values must be one an element, 2, got 3"),
-        (np.eye(2), None, {"names": "a"}, "names must be one an element, 2, got 1"),
+        (np.eye(2), [[1, 2]], {}, "points must have one entry per element, 2, got 1"),
+        (np.eye(2), None, {"labels": [1]}, "labels must have one entry per element, 2, got 1"),
+        (np.eye(2), None, {"values": [1, 2, 3]}, "values must have one entry per element, 2, got 3"),
+        (np.eye(2), None, {"names": "a"}, "names must have one entry per element, 2, got 1"),
         (np.eye(2), [1, 2], {}, "points must be [n, d] with d at least 1, got [2]"),
         (np.eye(2), [[], []], {}, "points must be [n, d] with d at least 1, got [2, 0]"),
-        (np.eye(2), [[1], [np.nan]], {}, "points must be finite, got NaN or infinite ones"),
+        (np.eye(2), [[1], [np.nan]], {}, "points must be finite, got NaN or infinite values"),
         (np.eye(2), None, {"edges": -1}, "edges must not be negative, got -1"),
         (
             np.eye(1),
             None,
             {"labels": [1], "values": [1]},
-            "labels and values both stand for colours, got both",
+            "labels and values both set the colours: expected one of them, got both",
         ),
     ],
 )

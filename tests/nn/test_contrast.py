@@ -142,5 +142,5 @@ def test_points_are_drawn_with_a_weight_each() -> None:
         ax = plots.weighted_points(points, weights, chosen=chosen)
         assert ax.collections[0].get_array().tolist() == [0.2, 0.3]
     assert plots.weighted_points(points, weights).collections[0].get_array().tolist() == [0.2, 0.3, 0.5]
-    with pytest.raises(ValueError, match="weights must be one a point, 3, got 2"):
+    with pytest.raises(ValueError, match="weights must have one entry per point, 3, got 2"):
         plots.weighted_points(points, weights[:2])

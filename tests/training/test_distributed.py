@@ -117,7 +117,7 @@ def test_a_signal_ends_all_of_them(tmp_path: Path) -> None:
 SPEAKING = """
 import sys
 from setwise.cli import main as cli
-cli.LATER = 20.0
+cli.ERROR_DELAY = 20.0
 cli.main(sys.argv[1:])
 """
 

@@ -1,4 +1,4 @@
-"""Types of arguments that several commands share."""
+"""Argument types shared by several commands, and a check of output folders."""
 
 import tempfile
 from pathlib import Path
@@ -14,12 +14,13 @@ MaybeData = Annotated[Positional[Path | None], tyro.conf.arg(metavar="[DATA]", h
 Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
 Name = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
 Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")]
+OptionalNames = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="")]
 Number = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
-Share = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
+Fraction = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
 
 
-def need_writable(folder: Path) -> None:
-    """Fail before the work, not after it."""
+def check_writable(folder: Path) -> None:
+    """Create a folder and check that files can be written to it, before any work is done."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):
         pass

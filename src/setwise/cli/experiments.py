@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 from tyro.conf import Positional
 
-from setwise.cli.arguments import Name, need_writable
+from setwise.cli.arguments import Flag, Name, OptionalNames, check_writable
 from setwise.experiments import EXPERIMENTS
 
 if TYPE_CHECKING:
@@ -22,66 +22,68 @@ else:
         descriptions={name: experiment.__doc__ for name, experiment in EXPERIMENTS.items()},
         prefix_names=False,
     )
-    Experiment = Literal[tuple(EXPERIMENTS)]
+    Experiment = Annotated[
+        Positional[Literal[tuple(EXPERIMENTS)]],
+        tyro.conf.arg(metavar="EXPERIMENT", help=f"One of {', '.join(EXPERIMENTS)}.", help_behavior_hint=""),
+    ]
 
 
 def run(
     experiment: Annotated[Configured, tyro.conf.arg(name="")],
-    row: tuple[str, ...] = (),
-    seeds: tuple[int, ...] = (0,),
-    sweep: tuple[str, ...] = (),
-    resume: bool = False,
+    row: OptionalNames = (),
+    seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="INT ...")] = (0,),
+    sweep: Annotated[tuple[str, ...], tyro.conf.arg(metavar="VALUE ...", help_behavior_hint="")] = (),
+    resume: Flag = False,
     jobs: int = 1,
     cluster: Name = None,
     out: Path = Path("runs"),
     results: Path = Path("results"),
 ) -> None:
-    """Train and test rows of an experiment, and put the results on record.
+    """Train and test the models of an experiment, and save the results.
 
     Args:
-        experiment: What to run.
-        row: Rows to run ('setwise rows EXPERIMENT' lists them); all of them unless given.
-        seeds: Seeds to run each row with.
-        sweep: Values of what the experiment varies (rho for gaussian, split for counting, points for
-            pointcloud, gamma for diffusion, depth for smoothing, by for histology, bags for mil), one run
-            each.
-        resume: Continue interrupted runs, skip finished ones.
-        jobs: Runs to make at the same time, each in a process of its own.
-        cluster: Where to make them instead of here: address of a Dask scheduler, ray, or ray://ADDRESS.
-        out: Where configuration, metrics and checkpoint of each run go.
-        results: Where the results go on record, a JSON file a run.
+        experiment: The experiment to run.
+        row: Rows of the results table to run (default: all); 'setwise rows EXPERIMENT' lists them.
+        seeds: Random seeds; each row is run once per seed.
+        sweep: Values of the sweep parameter, one run per value:
+            rho (gaussian), split (counting), points (pointcloud),
+            gamma (diffusion), depth (smoothing), by (histology),
+            bags (mil).
+        resume: Continue interrupted runs and skip finished ones.
+        jobs: Number of runs in parallel, one process each.
+        cluster: Run on a cluster: the address of a Dask scheduler, 'ray', or ray://ADDRESS.
+        out: Folder for the configuration, metrics and checkpoint of each run.
+        results: Folder for the results, one JSON file per run.
     """
     rows = row or tuple(experiment.ROWS)
     for name in rows:
         if name not in experiment.ROWS:
             raise ValueError(
-                f"row must be one of {', '.join(experiment.ROWS)} for {experiment.name}, got {name!r}"
+                f"--row must be one of {', '.join(experiment.ROWS)} for {experiment.name}, got {name!r}"
             )
     if not seeds:
-        raise ValueError("seeds must name at least one seed, got none")
-    need_writable(out)
-    need_writable(results)
-    named = [value for given in sweep for value in experiment.vary(given).values] or experiment.values
-    variants = [experiment.vary(value) for value in named]
+        raise ValueError("--seeds needs at least one seed, got none")
+    check_writable(out)
+    check_writable(results)
+    values = [value for given in sweep for value in experiment.vary(given).values] or experiment.values
+    variants = [experiment.vary(value) for value in values]
 
     from setwise.experiments.sweep import Point, run_all
 
     points = [Point(variant, name, seed) for variant in variants for name in rows for seed in seeds]
-    found = run_all(points, out=out, results=results, resume=resume, jobs=jobs, cluster=cluster)
-    with closing(found):
-        for point, result in found:
+    finished = run_all(points, out=out, results=results, resume=resume, jobs=jobs, cluster=cluster)
+    with closing(finished):
+        for point, result in finished:
             print(f"{point.title}  test accuracy {result['accuracy']:.4f}  on {result['data']}", flush=True)
 
 
-def table(
-    experiment: Positional[Experiment], results: Path = Path("results"), markdown: bool = False
-) -> None:
-    """Print the results of an experiment on record, beside the paper's numbers.
+def table(experiment: Experiment, results: Path = Path("results"), markdown: Flag = False) -> None:
+    """Print the results of an experiment next to the numbers of the paper.
 
     Args:
-        experiment: Which experiment.
-        results: Where the results are on record.
-        markdown: Print it as Markdown.
+        experiment: the name of the experiment.
+        results: Folder with the results.
+        markdown: Print a Markdown table.
     """
     from setwise.experiments import report
 
@@ -101,16 +103,16 @@ def table(
 
 
 def figure(
-    experiment: Positional[Experiment],
+    experiment: Experiment,
     results: Path = Path("results"),
     out: Path = Path("figures"),
 ) -> None:
-    """Draw the figures of an experiment from the results on record.
+    """Draw the figures of an experiment from its results.
 
     Args:
-        experiment: Which experiment.
-        results: Where the results are on record.
-        out: Folder for the pictures.
+        experiment: the name of the experiment.
+        results: Folder with the results.
+        out: Folder for the figures.
     """
     from setwise.experiments import report
 
@@ -118,21 +120,21 @@ def figure(
     groups = report.by_data(report.load_results(results, chosen))
     out.mkdir(parents=True, exist_ok=True)
     for number, recorded in enumerate(groups.values()):
-        with warnings.catch_warnings(record=True) as said:
-            pictures = chosen.figures(recorded)
-        for warning in said:
+        with warnings.catch_warnings(record=True) as caught:
+            figures = chosen.figures(recorded)
+        for warning in caught:
             print(f"setwise: {warning.message}", file=sys.stderr)
-        for name, picture in pictures.items():
+        for name, drawing in figures.items():
             path = out / f"{name}{f'-{number + 1}' if number else ''}.png"
-            picture.savefig(path, dpi=150)
+            drawing.savefig(path, dpi=150)
             print(path)
 
 
-def rows(experiment: Positional[Experiment]) -> None:
-    """List the rows of an experiment: their names here, and in the paper.
+def rows(experiment: Experiment) -> None:
+    """List the rows of an experiment: the name for --row, and the name in the paper.
 
     Args:
-        experiment: Which experiment.
+        experiment: the name of the experiment.
     """
     width = max(map(len, EXPERIMENTS[experiment].ROWS))
     for name, label in EXPERIMENTS[experiment].ROWS.items():
@@ -140,10 +142,10 @@ def rows(experiment: Positional[Experiment]) -> None:
 
 
 def download(data: Positional[Literal["omniglot"]]) -> None:
-    """Fetch a public data set into the data folder (SETWISE_DATA, else the cache folder).
+    """Download a public data set to the folder SETWISE_DATA (default: the cache).
 
     Args:
-        data: Which one.
+        data: Name of the data set.
     """
     from setwise.experiments.data.omniglot import download_omniglot
 

@@ -1,4 +1,4 @@
-"""The command line: parsing, exit codes, signals."""
+"""The entry point: parses arguments, runs a command, and handles Ctrl-C, SIGTERM and errors."""
 
 import io
 import os
@@ -27,69 +27,51 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rows": rows,
     "download": download,
 }
-
-
-LATER = 3.0
-"""Seconds that a process but the first waits before it tells of a failure."""
-GO_ON = {
-    "run": "; --resume continues from the last checkpoint",
-    "fit": "; --resume continues from the last checkpoint",
-}
+TRAINING_COMMANDS = ("fit", "run")
+"""Commands that use every process of torchrun, and that have a --resume flag."""
+ERROR_DELAY = 3.0
+"""Seconds that a process other than the first waits before it prints an error of its own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; what is wrong with it comes as one sentence and exit code 2."""
+    """Run a command and exit.
+
+    The exit code is 0 after success, 2 after an error, 130 after Ctrl-C, 143 after SIGTERM, and 141 if the
+    reader of the output has gone. Errors are printed as one line; with the environment variable SETWISE_DEBUG
+    set, the traceback is shown instead.
+
+    Args:
+        arguments: the words of the command line; those of this process by default.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    trains = bool(words) and words[0] in TRAINING_COMMANDS
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # an old terminal gets a question mark, not a traceback
-    first, go_on = _is_first(), GO_ON.get("".join(words[:1]), "")
-    if not first and words[:1] not in (["run"], ["fit"]):
-        return  # what takes no training takes one process
+            stream.reconfigure(errors="replace")  # print ? where the terminal lacks a character
+    first = _is_first()
+    if not (first or trains):
+        return  # commands without training run in one process
     try:
-        with raise_on_sigterm(), nullcontext() if first else _quiet():
+        with raise_on_sigterm(), nullcontext() if first else _silenced():
             _run_command(words)
         _leave()
-    except KeyboardInterrupt:
-        _tell(f"interrupted{go_on}", first)
-        sys.exit(130)
+    except KeyboardInterrupt:  # Ctrl-C
+        _exit_interrupted("interrupted", 130, resumable=trains, show=first)
     except Terminated as ended:
-        _tell(f"terminated{go_on}", first)
-        sys.exit(ended.code)
-    except BrokenPipeError:  # the reader has gone, as in 'setwise table … | head'
+        _exit_interrupted("terminated", ended.code, resumable=trains, show=first)
+    except BrokenPipeError:  # e.g. 'setwise table gaussian | head'
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except (ValueError, TypeError, OSError, ModuleNotFoundError, FloatingPointError) as error:
         if os.environ.get("SETWISE_DEBUG"):
             raise
-        print(f"setwise: {_sentence(error)}", file=sys.stderr)
+        print(f"setwise: {_message(error)}", file=sys.stderr)
         sys.exit(2)
-
-
-def _tell(what: str, first: bool) -> None:
-    if first:
-        print(f"setwise: {what}", file=sys.stderr)
-
-
-def _is_first() -> bool:
-    """Whether this is the process that speaks; ranks load torch, which a process alone need not wait for."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return True
-    from setwise import collectives
-
-    return collectives.is_first()
-
-
-def _leave() -> None:
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        from setwise import collectives
-
-        collectives.shutdown()
 
 
 def _run_command(words: Sequence[str]) -> None:
     config = (CascadeSubcommandArgs, FlagCreatePairsOff)
-    if words and words[0] in COMMANDS:
+    if words and words[0] in COMMANDS:  # parsing one command is faster than building the parsers of all
         command = COMMANDS[words[0]]
         tyro.cli(command, prog=f"setwise {words[0]}", args=words[1:], config=config)
     else:
@@ -102,26 +84,54 @@ def _run_command(words: Sequence[str]) -> None:
         )
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """One of several processes that torchrun started, but the first, which speaks for all of them.
-
-    A failure of all is told by the first; then torchrun ends the others before they can. One of this process
-    alone is told after a while.
-    """
-    said = io.StringIO()
-    try:
-        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(said):
-            yield
-    except BaseException as error:
-        asked_to_end = isinstance(error, KeyboardInterrupt | Terminated)
-        if not asked_to_end and getattr(error, "code", 2) not in (0, None):
-            time.sleep(LATER)
-            sys.stderr.write(said.getvalue())
-        raise
+def _exit_interrupted(what: str, code: int | str | None, *, resumable: bool, show: bool) -> None:
+    """Print that the command was stopped and how to continue it, then exit."""
+    if show:
+        hint = "; --resume continues from the last checkpoint" if resumable else ""
+        print(f"setwise: {what}{hint}", file=sys.stderr)
+    sys.exit(code)
 
 
-def _sentence(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"cannot use {error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)
+
+
+# Several processes, started by torchrun
+
+
+def _is_first() -> bool:
+    """Whether this process prints; torch is imported only under torchrun."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return True
+    from setwise import collectives
+
+    return collectives.is_first()
+
+
+def _leave() -> None:
+    """Leave the process group, if there is one."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from setwise import collectives
+
+        collectives.shutdown()
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Suppress the output of a process other than the first.
+
+    If all processes fail, the first prints the error, and torchrun ends the others while they wait. If only
+    this process fails, its error is printed after the delay.
+    """
+    errors = io.StringIO()
+    try:
+        with Path(os.devnull).open("w") as null, redirect_stdout(null), redirect_stderr(errors):
+            yield
+    except BaseException as error:
+        stopped = isinstance(error, KeyboardInterrupt | Terminated)
+        if not stopped and getattr(error, "code", 2) not in (0, None):
+            time.sleep(ERROR_DELAY)
+            sys.stderr.write(errors.getvalue())
+        raise

@@ -8,67 +8,77 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import Positional
 
-from setwise.cli.arguments import Data, Flag, MaybeData, Model, Name, Names, Number, Out, Share
+from setwise.cli.arguments import (
+    Data,
+    Flag,
+    Fraction,
+    MaybeData,
+    Model,
+    Name,
+    Names,
+    Number,
+    OptionalNames,
+    Out,
+)
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Where things are in the data."""
+class ReadingOptions:
+    """How to read the data."""
 
     set_column: Annotated[str, tyro.conf.arg(metavar="NAME")] = "set"
-    """Column of a table that tells the set of an element."""
+    """Column with the set ID."""
     label_column: Names = ("label",)
-    """Column with the label of the set, or several of them."""
+    """Column with the label of the set; several columns for several labels."""
     name: Name = None
-    """Which of several data sets in an npz file: musk1 for musk1_X, musk1_bag and musk1_y."""
+    """Data set to read from a .npz file that has several: musk1 reads musk1_X, musk1_bag and musk1_y."""
 
     def options(self) -> dict[str, Any]:
-        """As `setwise.io.readers.read_sets` takes them."""
+        """Return the keyword arguments for `setwise.io.readers.read_sets`."""
         one = len(self.label_column) == 1
         return asdict(self) | {"label_column": self.label_column[0] if one else self.label_column}
 
 
 @dataclass(frozen=True)
-class Network:
-    """What is learned."""
+class NetworkOptions:
+    """Architecture of the network."""
 
     block: Literal["denoising", "message-passing", "residual"] = "denoising"
-    """What elements do with the messages of others."""
+    """Type of the message-passing blocks."""
     depth: int = 1
-    """How many times messages are passed."""
+    """Number of blocks."""
     layers: Annotated[tuple[int, ...], tyro.conf.arg(metavar="INT ...")] = (128, 64)
     """Widths of the encoder's layers."""
     pool: str = "mean"
-    """How elements become a set: mean, max, sum, attention, gated, or several joined by plus signs."""
+    """Pooling: mean, max, sum, attention, gated, or several joined by plus signs."""
     graph: Literal["auto", "latent", "streamed", "linear", "uniform"] = "auto"
-    """How the graph is computed; auto is exact up to 20,000 elements a set."""
+    """How the graph is computed; auto is exact up to 20,000 elements per set."""
     dropout: float | Literal["auto"] = "auto"
-    """Share of the encoder that is left out at random in training; auto is one half for more than 32
-    features, else none."""
+    """Dropout rate in the encoder; auto is 0.5 for more than 32 features, else 0."""
 
 
 @dataclass(frozen=True)
-class Learning:
-    """How it is learned."""
+class TrainingOptions:
+    """Training of the network."""
 
     max_epochs: int = 100
-    """Passes over the sets."""
+    """Maximum number of epochs."""
     batch_size: int = 16
-    """Sets in a batch."""
+    """Number of sets per batch."""
     max_elements: Number = None
-    """At most so many elements of a set at a time, drawn at random (default: all)."""
+    """Maximum number of elements per set in a batch, drawn at random (default: all)."""
     lr: float = 1e-3
-    """Learning rate at the start; it falls to zero."""
+    """Initial learning rate; it decays to zero."""
     weight_decay: float = 1e-4
-    """How much weights are drawn to zero."""
+    """Weight decay."""
     early_stopping: Flag = False
-    """Set a tenth of the sets aside, watch the loss on them, and keep the best network."""
+    """Hold out a tenth of the sets for validation and keep the network with the lowest loss on them."""
     balanced: Flag = False
-    """Let all classes weigh the same, however many sets they have."""
+    """Weight the classes inversely to their number of sets."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where to train: on a GPU if there is one, or as told."""
+    """Device to train on; auto uses a GPU if there is one."""
     threads: Number = None
-    """Threads of the processor (default: all); for small sets one is often fastest."""
+    """Number of CPU threads (default: all); one is often fastest for small sets."""
 
 
 def fit(
@@ -76,44 +86,44 @@ def fit(
     out: Out = Path("model.safetensors"),
     task: Literal["auto", "classify", "regress", "count"] = "auto",
     folds: int = 5,
-    holdout: Share = None,
+    holdout: Fraction = None,
     group: Name = None,
-    features: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...", help_behavior_hint="")] = (),
+    features: OptionalNames = (),
     seed: int = 0,
     overwrite: Flag = False,
     resume: Flag = False,
     quiet: Flag = False,
-    reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = Reading(),  # noqa: B008 (frozen)
-    network: Annotated[Network, tyro.conf.OmitArgPrefixes] = Network(),  # noqa: B008
-    learning: Annotated[Learning, tyro.conf.OmitArgPrefixes] = Learning(),  # noqa: B008
+    reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = ReadingOptions(),  # noqa: B008 (frozen)
+    network: Annotated[NetworkOptions, tyro.conf.OmitArgPrefixes] = NetworkOptions(),  # noqa: B008
+    training: Annotated[TrainingOptions, tyro.conf.OmitArgPrefixes] = TrainingOptions(),  # noqa: B008
 ) -> None:
-    """Learn from labelled sets: test by cross-validation, fit to all of them, save model and report.
+    """Cross-validate a model on labelled sets, fit it to all of them, and save it.
 
     Args:
-        data: Table with a row an element (.csv, .tsv, .parquet), .npz file, or folder with a file a set.
-        out: File for the model; its report goes beside it.
-        task: What the labels are: classes, numbers or counts; auto tells by their looks.
-        folds: Folds to test in; 0 does without a test.
-        holdout: Test on this share of the sets instead of in folds.
-        group: Column with what must not be torn apart between folds, such as a patient.
-        features: Columns to use (default: all others).
-        seed: Of the folds and of all that is random in training.
-        overwrite: Replace the model that is there.
-        resume: Go on with a run that was interrupted.
-        quiet: Show no progress.
-        reading: Where things are in the data.
-        network: What is learned.
-        learning: How it is learned.
+        data: Table with one row per element (.csv, .tsv, .parquet),
+            a .npz file, or a folder with one file per set.
+        out: File for the model; the report is written next to it.
+        task: What to predict: classes, numbers or counts; auto infers the task from the labels.
+        folds: Number of cross-validation folds; 0 skips the test.
+        holdout: Fraction of the sets to test on, instead of cross-validation.
+        group: Column with group labels, such as a patient ID; a group is kept in one fold.
+        features: Feature columns (default: all other columns).
+        seed: Random seed for the folds and the training.
+        overwrite: Replace an existing model file.
+        resume: Continue an interrupted run.
+        quiet: Do not show progress.
+        reading: How to read the data.
+        network: Architecture of the network.
+        training: Training of the network.
     """
-    from setwise.cli import fit as practice
+    from setwise.cli.fit import fit_model
 
-    settings = {
-        key: value for key, value in (asdict(network) | asdict(learning)).items() if value is not None
-    }
+    options = asdict(network) | asdict(training)
+    settings = {key: value for key, value in options.items() if value is not None}
     threads = settings.pop("threads", None)
     if settings.pop("balanced"):
         settings["class_weight"] = "balanced"
-    report = practice.fit_model(
+    report = fit_model(
         data,
         out,
         task=task,
@@ -136,56 +146,56 @@ def predict(
     model: Model,
     data: Data,
     out: Out = Path("-"),
-    reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = Reading(),  # noqa: B008
+    reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = ReadingOptions(),  # noqa: B008
 ) -> None:
-    """Say what a model predicts for each set and, if labels are there, how well that fits.
+    """Write the prediction for each set; print the scores if the data have labels.
 
     Args:
-        model: File of the model.
-        data: Sets, as for 'setwise fit'; labels need not be there.
-        out: File for the predictions, .csv, .parquet or .npz; - prints them.
-        reading: Where things are in the data.
+        model: Model file.
+        data: Sets in a format of 'setwise fit'; labels are optional.
+        out: File for the predictions (.csv, .parquet or .npz); - prints them as CSV.
+        reading: How to read the data.
     """
-    from setwise.cli import predict as using
+    from setwise.cli.predict import predict_file
 
-    found = using.predict_file(model, data, out, **reading.options())
+    summary = predict_file(model, data, out, **reading.options())
     if out == Path("-"):
-        print(found, file=sys.stderr)
+        print(summary, file=sys.stderr)
     else:
-        print(f"{out}: {found}", flush=True)
+        print(f"{out}: {summary}", flush=True)
 
 
 def inspect(
     model: Model,
     data: MaybeData = None,
-    set: Name = None,  # noqa: A002 (an option's name)
+    set: Name = None,  # noqa: A002 (the name of the flag)
     k: int = 10,
-    reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = Reading(),  # noqa: B008
+    reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = ReadingOptions(),  # noqa: B008
 ) -> None:
-    """Look into a model or, given data, into what it sees in one set: edges, clusters, what counts.
+    """Print a summary of a model, or the graph and importance of one set.
 
     Args:
-        model: File of the model.
-        data: Sets, as for 'setwise fit'; labels need not be there.
-        set: Which set to look at (default: the first).
-        k: How many edges and elements to list.
-        reading: Where things are in the data.
+        model: Model file.
+        data: Sets in a format of 'setwise fit'; without data, the model is summarized.
+        set: ID of the set (default: the first).
+        k: Number of edges and elements to list.
+        reading: How to read the data.
     """
-    from setwise.cli import predict as using
+    from setwise.cli.predict import inspect_file
 
-    _print(*using.inspect_file(model, data, set_id=set, k=k, **reading.options()))
+    _print(*inspect_file(model, data, set_id=set, k=k, **reading.options()))
 
 
 def export(model: Model, out: Out = Path("model.onnx")) -> None:
-    """Write a model for other programs: ONNX, or a program of torch.export.
+    """Export a model to ONNX or torch.export.
 
     Args:
-        model: File of the model.
-        out: Where to, .onnx or .pt2.
+        model: Model file.
+        out: Output file; the suffix (.onnx or .pt2) selects the format.
     """
-    from setwise.cli import predict as using
+    from setwise.cli.predict import export_file
 
-    print(using.export_file(model, out), flush=True)
+    print(export_file(model, out), flush=True)
 
 
 def explore(
@@ -194,26 +204,26 @@ def explore(
     out: Out = Path("page.html"),
     sets: int = 12,
     seed: int = 0,
-    reading: Annotated[Reading, tyro.conf.OmitArgPrefixes] = Reading(),  # noqa: B008
+    reading: Annotated[ReadingOptions, tyro.conf.OmitArgPrefixes] = ReadingOptions(),  # noqa: B008
 ) -> None:
-    """Write a page to explore a run, or a model and sets: curves, mistakes, latent graphs.
+    """Write an interactive HTML page: learning curves, errors, latent graphs.
 
     Args:
-        source: Folder of a run, runs/EXPERIMENT/ROW/VARIANT, or file of a model.
-        data: Sets to look at with a model, as for 'setwise fit'.
-        out: File for the page, which needs nothing else.
-        sets: How many sets to show.
-        seed: Decides which.
-        reading: Where things are in the data.
+        source: Folder of a run (runs/EXPERIMENT/ROW/VARIANT) or model file.
+        data: Sets to show with a model, in a format of 'setwise fit'.
+        out: File for the page; it works offline.
+        sets: Number of sets to show.
+        seed: Random seed for the choice of sets.
+        reading: How to read the data.
     """
     from setwise.inspection.explorer import write_page
 
     print(write_page(source, data, out, sets=sets, seed=seed, **reading.options()))
 
 
-def _print(*sheets: Any) -> None:
+def _print(*tables: Any) -> None:
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 110)
-    for sheet in sheets:
-        console.print(sheet)
+    for table in tables:
+        console.print(table)

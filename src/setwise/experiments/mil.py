@@ -227,7 +227,7 @@ def _scale(bags: Bags) -> tuple[Tensor, Tensor]:
 def _drawn(name: str, x: Tensor, scale: sw.nn.Standardize) -> ShownSet:
     """Dots along the principal axes of a bag; the features have no names, only numbers."""
     from setwise.inspection.explorer.content import ShownSet
-    from setwise.inspection.explorer.layout import described, principal_axes
+    from setwise.inspection.explorer.layout import describe_elements, principal_axes
 
     standard = scale(x).double().numpy()
     names = [f"f{feature + 1}" for feature in range(x.shape[1])]
@@ -235,7 +235,7 @@ def _drawn(name: str, x: Tensor, scale: sw.nn.Standardize) -> ShownSet:
         name=f"bag {name}",
         kind="features",
         places=principal_axes(standard),
-        elements=described(x.double().numpy(), standard, names),
+        elements=describe_elements(x.double().numpy(), standard, names),
     )
 
 

@@ -1,4 +1,4 @@
-"""Looking into a model: importance of elements, the latent graph of a set, plots, the explorer page."""
+"""Inspect a model: importance of elements, the latent graph of a set, plots, the explorer page."""
 
 import lazy_loader
 

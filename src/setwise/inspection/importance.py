@@ -1,4 +1,4 @@
-"""Which elements count: for the output of a model, and for an element of the latent graph."""
+"""Importance of elements for the output of a model, and the strongest neighbours in a graph."""
 
 import copy
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from setwise.nn.dmps import DMPS, choose
 from setwise.nn.layers import MLP, ElementEncoder, expand_shared
 from setwise.sets import Elements, SetBatch, Shared
 
-ONE_BY_ONE = 1000
-"""Elements of the largest set of which each is left out in turn."""
-PAIRS = 2**21  # of elements at once: about a hundred MB, and still in the processor's cache in part
+MAX_LEAVE_ONE_OUT = 1000
+"""Size of the largest set whose elements are left out one by one."""
+PAIRS = 2**21  # pairs of elements per chunk: about 100 MB, and partly still in the CPU cache
 
 Method = Literal["auto", "attention", "leave-one-out", "integrated-gradients"]
 
@@ -33,31 +33,29 @@ def importance(
     steps: int = 32,
     baseline: Literal["mean", "zeros"] = "mean",
 ) -> Float[Tensor, "b n"]:
-    """How much each element counts for an output of the model; padding counts zero.
+    """Importance of each element for an output of the model; zero for padding.
 
-    - ``"attention"``: the weights a_i with which the model's attention pool takes the elements, whatever
-      the output. They say where it looks, not whether that speaks for the output or against it.
-    - ``"leave-one-out"``: out(X) − out(X without i), what an element adds to what the others say. Where
-      many say the same, each of them counts little.
+    - ``"attention"``: the weights a_i of the model's attention pool, the same for every output. They are
+      non-negative: they do not show whether an element raises or lowers the output.
+    - ``"leave-one-out"``: out(X) − out(X without i). Redundant elements each have a low importance.
     - ``"integrated-gradients"``: Σ_d (x_id − x'_d) ∫ ∂out/∂x_id over the straight path from X', in which
       every element is x', to X. They sum to out(X) − out(X'), up to the error of the midpoint rule.
 
-    Elements are the encoded ones where an `MLP` or an `ElementEncoder` encodes each on its own, once; for
-    any other model or encoder they are the raw ones. The model is looked at as in use, not in training, and
-    left as it was.
+    If an `MLP` or an `ElementEncoder` encodes the elements independently, they are encoded once and the
+    methods use the encoded elements; for other encoders and models, they use the raw ones. The model is
+    evaluated in eval mode and not changed.
 
     Args:
         model: any ``(x, mask) → [b, k]``.
         x: the elements.
         mask: True at real elements.
-        method: ``"auto"`` is what `method_for` takes: attention, leave-one-out, or gradients for large sets.
-        output: which of the k outputs.
-        chunk: for leave-one-out, how many sets go through the model at once, each without another element;
-            if not given, as many as have two million pairs of elements.
-        steps: for integrated gradients, the points of the path at which to take the gradient. A model
-            with layer norms or many kinks needs more.
-        baseline: for integrated gradients, x': the mean of the set's real elements, an ordinary element of
-            this very set, or zeros.
+        method: ``"auto"`` chooses by `method_for`: attention, leave-one-out, or gradients for large sets.
+        output: index of the output, from 0 to k − 1.
+        chunk: for leave-one-out, the number of sets per forward pass, each without another element; by
+            default, as many as have two million pairs of elements.
+        steps: for integrated gradients, the number of points on the path. Models with layer norms or many
+            kinks need more.
+        baseline: for integrated gradients, x': the mean of the set's real elements, or zeros.
 
     >>> from setwise.nn.pool import MaxPool
     >>> x = torch.tensor([[[1.0], [4.0], [3.0], [9.0]]])
@@ -67,7 +65,7 @@ def importance(
     >>> importance(MaxPool(), x, mask, method="integrated-gradients", baseline="zeros")
     tensor([[0., 4., 0., 0.]])
     """
-    SetBatch(x, mask)  # checks that the two fit
+    SetBatch(x, mask)  # checks the shapes
     for name, size in (("chunk", chunk), ("steps", steps)):
         if size is not None and size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}")
@@ -82,8 +80,9 @@ def importance(
             ),
         }
         suited = method_for(model, x.shape[1])
-        whole = not elements.is_floating_point()  # which has no gradient
-        methods["auto"] = methods["leave-one-out" if whole and suited != "attention" else suited]
+        if suited == "integrated-gradients" and not elements.is_floating_point():  # integers have no gradient
+            suited = "leave-one-out"
+        methods["auto"] = methods[suited]
         values = choose("method", method, methods)
     return values.masked_fill(~real, 0)
 
@@ -91,15 +90,15 @@ def importance(
 def strongest_neighbours(
     W: Float[Tensor, "n n"], element: int, k: int
 ) -> tuple[Int[Tensor, " m"], Float[Tensor, " m"]]:
-    """The k other elements that an element listens to most over one set's graph, and their weights.
+    """The k strongest neighbours of an element in the graph of one set, and their weights.
 
-    They come in falling order, equal weights in the order of the elements. What has no weight, as padding,
-    is left out; so there may be fewer than k.
+    They are sorted by decreasing weight, ties by index. Elements without weight, such as padding, are left
+    out, so there may be fewer than k.
 
     Args:
         W: the graph of one set, e.g. ``model.latent_graph(x)[0]``.
-        element: who listens.
-        k: how many to name.
+        element: index of the element, a row of W.
+        k: number of neighbours.
 
     >>> W = torch.tensor([[0.5, 0.1, 0.4, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0, 0.5, 0.5, 0.0], [0.0] * 4])
     >>> strongest_neighbours(W, 0, 3)
@@ -108,14 +107,14 @@ def strongest_neighbours(
     if W.dim() != 2 or W.shape[0] != W.shape[1]:
         raise ValueError(f"W must be the graph [n, n] of one set, got {list(W.shape)}")
     if not 0 <= element < len(W):
-        raise ValueError(f"element must lie between 0 and below the {len(W)} elements, got {element}")
+        raise ValueError(f"element must be from 0 to {len(W) - 1}, got {element}")
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     row = W[element].detach().clone()
     row[element] = 0
     weights, elements = row.sort(descending=True, stable=True)
-    heard = min(k, int(weights.count_nonzero()))
-    return elements[:heard], weights[:heard]
+    count = min(k, int(weights.count_nonzero()))
+    return elements[:count], weights[:count]
 
 
 class _Encoded(nn.Module):
@@ -138,17 +137,17 @@ def _after_encoder(model: nn.Module, x: Elements, mask: Tensor) -> tuple[nn.Modu
 
 def _chosen(out: Tensor, output: int) -> Tensor:
     if not 0 <= output < out.shape[1]:
-        raise ValueError(f"output must lie between 0 and below the {out.shape[1]} of the model, got {output}")
+        raise ValueError(f"output must be from 0 to {out.shape[1] - 1}, got {output}")
     return out[:, output]
 
 
-def method_for(model: nn.Module, elements: int, *, most: int = ONE_BY_ONE) -> Method:
-    """How to tell what counts: by attention where the model has any, else at a cost that can be borne.
+def method_for(model: nn.Module, elements: int, *, most: int = MAX_LEAVE_ONE_OUT) -> Method:
+    """Choose an importance method: attention if the model has an attention pool, else by the size of the set.
 
     Args:
         model: any ``(x, mask) → [b, k]``.
-        elements: of the largest set.
-        most: up to so many elements, each is left out in turn; of more, gradients are taken.
+        elements: number of elements of the largest set.
+        most: leave-one-out is used up to this size, integrated gradients beyond.
 
     >>> method_for(nn.Identity(), 10), method_for(nn.Identity(), 10_000)
     ('leave-one-out', 'integrated-gradients')
@@ -167,18 +166,17 @@ def _attention(model: nn.Module, x: Tensor, mask: Tensor, output: int) -> Tensor
         raise ValueError(f"attention needs a model with an attention pool, got {type(model).__name__}")
     weights: list[Tensor] = []
 
-    def look(pool: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def record(pool: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         weights.append(pool.attention(*inputs, **keywords))
 
-    hook = model.get_submodule("pool").register_forward_pre_hook(look, with_kwargs=True)
+    hook = model.get_submodule("pool").register_forward_pre_hook(record, with_kwargs=True)
     try:
         _chosen(model(x, mask), output)
     finally:
         hook.remove()
     if weights[-1].shape != mask.shape:
         raise ValueError(
-            f"attention must have one weight for each element, {list(mask.shape)}, "
-            f"got {list(weights[-1].shape)}"
+            f"attention must have one weight per element, {list(mask.shape)}, got {list(weights[-1].shape)}"
         )
     return weights[-1]
 
@@ -193,8 +191,8 @@ def _leave_one_out(model: nn.Module, x: Tensor, mask: Tensor, output: int, chunk
         for start in range(0, len(elements), chunk):
             left_out = elements[start : start + chunk]
             others = real & (torch.arange(n, device=x.device) != left_out.unsqueeze(1))
-            alike = x[i].expand(len(left_out), *x.shape[1:])  # one set many times, without copying it
-            values[i, left_out] = whole[i] - _chosen(model(alike, others), output)
+            copies = x[i].expand(len(left_out), *x.shape[1:])  # without copying the memory
+            values[i, left_out] = whole[i] - _chosen(model(copies, others), output)
     return values
 
 
@@ -215,6 +213,6 @@ def _integrated_gradients(
         with torch.enable_grad():
             between = torch.lerp(start, x, (step + 0.5) / steps).requires_grad_()
             out = _chosen(model(between, mask), output).sum()
-        if out.requires_grad:  # what is left of an empty set may not depend on it
+        if out.requires_grad:  # the output of an empty set may not depend on x
             slope += torch.autograd.grad(out, between, materialize_grads=True)[0] / steps
     return ((x - start) * slope).unsqueeze(-1).flatten(2).sum(2)

@@ -1,4 +1,4 @@
-"""Figures: functions that draw data on ``ax`` and return it; none of them shows or saves anything."""
+"""Plots: each function draws on ``ax`` and returns it; none of them shows or saves a figure."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def _array(values: ArrayLike) -> NDArray[Any]:
 
 
 def kernel_heatmap(K: ArrayLike, *, ax: Axes | None = None) -> Axes:
-    """Draw a kernel matrix with its values in [0, 1] as colours; a small one with numbers too.
+    """Draw a kernel matrix with values in [0, 1] as colours; up to 12 elements, the values are printed too.
 
     >>> kernel_heatmap([[1.0, 0.3], [0.3, 1.0]]).get_xlabel()
     'element'
@@ -51,16 +51,16 @@ def latent_graph(
     groups: Sequence[object] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a graph over images: the stronger an edge, the darker it is and the closer its ends.
+    """Draw a graph over images: strong edges are dark, and their ends are close together.
 
-    Where the nodes lie is found from the weights alone, by springs; so clusters on paper are clusters of the
-    graph. An edge has the mean weight of its two directions, drawn on the scale of this graph's own weights.
+    A spring layout computes the positions from the weights only, so visible clusters are clusters of the
+    graph. An edge has the mean weight of its two directions, on the scale of this graph's weights.
 
     Args:
         W: weights between the elements.
-        images: the picture of each element, shown at its node with dark ink for large values.
-        groups: what each element truly is, as the colour of its frame.
-        ax: where to draw.
+        images: one image per element, drawn at its node; large values are dark.
+        groups: true group of each element, drawn as the colour of its frame.
+        ax: axes to draw on.
 
     >>> ax = latent_graph([[0.6, 0.4], [0.4, 0.6]], [np.eye(8), np.eye(8)], groups="ab")
     >>> len(ax.lines), len(ax.artists)
@@ -100,13 +100,13 @@ def latent_graph(
 def weighted_points(
     points: ArrayLike, weights: ArrayLike, *, chosen: int | None = None, ax: Axes3D | None = None
 ) -> Axes3D:
-    """Draw points in space, coloured by weight: bright ones are heard most.
+    """Draw points in space, coloured by weight; bright points have a large weight.
 
     Args:
-        points: ``[n, 3]``, the last axis upright.
-        weights: one a point; the colours span from the least to the largest.
-        chosen: the point that listens, marked with a star; its own weight is left out of the colours.
-        ax: where to draw, an axes with ``projection="3d"``.
+        points: ``[n, 3]``; the last axis is vertical.
+        weights: one weight per point; the colours range from the smallest to the largest.
+        chosen: index of the point whose neighbours are shown, drawn as a star without its self-weight.
+        ax: axes to draw on, with ``projection="3d"``.
 
     >>> weighted_points([[0, 0, 0], [0, 0, 1]], [0.2, 0.8], chosen=0).name
     '3d'
@@ -114,17 +114,17 @@ def weighted_points(
     ax = Figure(layout="constrained").add_subplot(projection="3d") if ax is None else ax
     x, y, z = np.asarray(points, dtype=float).T
     if len(x) != len(np.asarray(weights)):
-        raise ValueError(f"weights must be one a point, {len(x)}, got {len(np.asarray(weights))}")
-    heard = np.argsort(weights)  # the heavy ones on top
+        raise ValueError(f"weights must have one entry per point, {len(x)}, got {len(np.asarray(weights))}")
+    order = np.argsort(weights)  # draw large weights on top
     if chosen is not None:
-        heard = heard[heard != range(len(x))[chosen]]
-    color = np.asarray(weights)[heard]
-    ax.scatter(x[heard], y[heard], z[heard], c=color, cmap="viridis", s=9, depthshade=False, clip_on=False)
+        order = order[order != range(len(x))[chosen]]
+    color = np.asarray(weights)[order]
+    ax.scatter(x[order], y[order], z[order], c=color, cmap="viridis", s=9, depthshade=False, clip_on=False)
     if chosen is not None:
         star = {"marker": "*", "markersize": 12, "color": "crimson", "clip_on": False}
         ax.plot(x[[chosen]], y[[chosen]], z[[chosen]], **star)
     for artist in (*ax.collections, *ax.lines):
-        artist.set_in_layout(False)  # else what sticks out of the box would push the boxes around
+        artist.set_in_layout(False)  # points outside the box must not change the layout
     ax.set_box_aspect((np.ptp(x) + 1e-6, np.ptp(y) + 1e-6, np.ptp(z) + 1e-6), zoom=1.15)
     ax.set_axis_off()
     return ax
@@ -140,10 +140,10 @@ def accuracy_curve(
     """Draw the mean of y over equal x as a line, with ± one standard deviation as a band.
 
     Args:
-        points: pairs (x, y), several with one x where there were several seeds.
-        ax: where to draw.
-        label: for the legend.
-        style: matplotlib's short form of marker, line and colour.
+        points: pairs (x, y), e.g. several per x for several seeds.
+        ax: axes to draw on.
+        label: label in the legend.
+        style: format string of matplotlib: marker, line and colour.
 
     >>> accuracy_curve([(0.5, 0.8), (0.5, 0.9), (1.0, 0.7)]).lines[0].get_ydata().round(2).tolist()
     [0.85, 0.7]
@@ -164,19 +164,18 @@ def accuracy_curve(
 def patch_heatmap(
     image: ArrayLike, coords: ArrayLike, values: ArrayLike, *, size: int, ax: Axes | None = None
 ) -> Axes:
-    """Draw an image in grey with the value of each patch as a tint: the stronger, the less of the grey.
+    """Draw an image in grey, with the value of each patch as a transparent colour.
 
-    Values of one sign go from pale to red, or to blue where they are negative. Values of both signs are red
-    above zero and blue below, on one scale. Scales end at the 99th percentile (and begin at the first), lest
-    one patch drown the others. Where patches overlap, their mean is drawn. ``ax.images[-1]`` is what a colour
-    bar needs.
+    Values of one sign range from pale to red, or to blue if they are negative. Values of both signs are red
+    above zero and blue below, on a symmetric scale. Scales end at the 1st and 99th percentiles, so that
+    outliers do not dominate. Overlapping patches are averaged. Pass ``ax.images[-1]`` to a colour bar.
 
     Args:
-        image: ``[h, w, 3]``, bytes or numbers from 0 to 1.
-        coords: the column and the row of the upper left pixel of each patch, ``[n, 2]``.
-        values: one a patch.
+        image: ``[h, w, 3]``, uint8 or floats from 0 to 1.
+        coords: column and row of the upper left pixel of each patch, ``[n, 2]``.
+        values: one value per patch.
         size: side of a patch in pixels.
-        ax: where to draw.
+        ax: axes to draw on.
 
     >>> ax = patch_heatmap(np.ones((2, 4, 3)), [[0, 0], [2, 0]], [-0.5, 0.5], size=1)
     >>> ax.images[-1].get_array().tolist()
@@ -194,7 +193,7 @@ def patch_heatmap(
         low, weakest, cmap = -high, 0, "coolwarm"
     else:
         low, high = np.percentile(numbers, (1, 99))
-        if low == high:  # a few patches only, which percentiles do not see
+        if low == high:  # the percentiles miss values of a few patches
             low, high = numbers.min(), numbers.max()
         weakest, cmap = (low, "YlOrRd") if numbers.min() >= 0 else (high, "YlGnBu_r")
     strength = np.abs(tint.clip(low, high) - weakest) / (max(high - weakest, weakest - low) or 1)
@@ -214,19 +213,19 @@ def patch_neighbours(
     k: int = 12,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw whom a patch listens to: it and its strongest neighbours keep their colours, all else is pale.
+    """Draw a patch and its strongest neighbours in colour, and the rest of the image in pale grey.
 
-    The chosen patch has a red frame; the frame of a neighbour is the darker, the more weight it has.
-    ``ax.collections[0]`` is what a colour bar needs.
+    The chosen patch has a red frame; neighbours with a large weight have dark frames. Pass
+    ``ax.collections[0]`` to a colour bar.
 
     Args:
-        image: ``[h, w, 3]``, bytes or numbers from 0 to 1.
-        coords: the column and the row of the upper left pixel of each patch, ``[n, 2]``.
-        weights: what each patch weighs for the chosen one, its row of a graph.
-        chosen: the patch that listens; its own weight is left out.
+        image: ``[h, w, 3]``, uint8 or floats from 0 to 1.
+        coords: column and row of the upper left pixel of each patch, ``[n, 2]``.
+        weights: the weight of each patch for the chosen one: its row of the graph.
+        chosen: index of the patch whose neighbours are shown; its self-weight is ignored.
         size: side of a patch in pixels.
-        k: how many neighbours to show; what has no weight is none.
-        ax: where to draw.
+        k: number of neighbours to show; patches without weight are not neighbours.
+        ax: axes to draw on.
 
     >>> ax = patch_neighbours(np.ones((2, 6, 3)), [[0, 0], [2, 0], [4, 0]], [0.2, 0.5, 0.3], 1, size=2, k=1)
     >>> ax.collections[0].get_array().tolist()
@@ -235,7 +234,7 @@ def patch_neighbours(
     ax = _axes(ax)
     pixels, corners, numbers = _patches(image, coords, weights, size)
     if not 0 <= chosen < len(corners):
-        raise ValueError(f"chosen must lie between 0 and below the {len(corners)} patches, got {chosen}")
+        raise ValueError(f"chosen must be from 0 to {len(corners) - 1}, got {chosen}")
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     others = [i for i in np.argsort(-numbers, kind="stable") if i != chosen and numbers[i] > 0][:k]
@@ -243,11 +242,11 @@ def patch_neighbours(
     for x, y in corners[[chosen, *others]]:
         shown[y : y + size, x : x + size] = pixels[y : y + size, x : x + size]
     _show(ax, shown)
-    frames = [Rectangle((x - 0.5, y - 0.5), size, size) for x, y in corners]  # pixels are centred on numbers
+    frames = [Rectangle((x - 0.5, y - 0.5), size, size) for x, y in corners]  # pixel centres are integers
     style: dict[str, Any] = {"facecolor": "none", "linewidth": 2.5, "clip_on": False}
-    heard = PatchCollection([frames[i] for i in others], cmap="viridis_r", **style)
-    heard.set_array(numbers[others])
-    ax.add_collection(heard)
+    neighbours = PatchCollection([frames[i] for i in others], cmap="viridis_r", **style)
+    neighbours.set_array(numbers[others])
+    ax.add_collection(neighbours)
     ax.add_collection(PatchCollection([frames[chosen]], edgecolor="crimson", **style))
     return ax
 
@@ -261,15 +260,15 @@ def patch_gallery(
     count: int = 8,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the patches with the highest values side by side, the highest first, each above its value.
+    """Draw the patches with the highest values in a row, in decreasing order, each above its value.
 
     Args:
-        image: ``[h, w, 3]``, bytes or numbers from 0 to 1.
-        coords: the column and the row of the upper left pixel of each patch, ``[n, 2]``.
-        values: one a patch.
+        image: ``[h, w, 3]``, uint8 or floats from 0 to 1.
+        coords: column and row of the upper left pixel of each patch, ``[n, 2]``.
+        values: one value per patch.
         size: side of a patch in pixels.
-        count: how many to show, if there are as many.
-        ax: where to draw.
+        count: maximum number of patches.
+        ax: axes to draw on.
 
     >>> ax = patch_gallery(np.ones((2, 4, 3)), [[0, 0], [2, 0]], [0.25, 0.5], size=2)
     >>> [label.get_text() for label in ax.get_xticklabels()]
@@ -280,7 +279,7 @@ def patch_gallery(
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
     best = np.argsort(-numbers, kind="stable")[:count]
-    places = 1.08 * np.arange(len(best))  # with a gap between them
+    places = 1.08 * np.arange(len(best))  # leave a gap between patches
     for left, (x, y) in zip(places, corners[best], strict=True):
         patch = pixels[y : y + size, x : x + size]
         ax.imshow(patch, extent=(left, left + 1, 0, 1), interpolation="bicubic")
@@ -295,22 +294,22 @@ def patch_gallery(
 def _patches(
     image: ArrayLike, coords: ArrayLike, values: ArrayLike, size: int
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """The image in numbers from 0 to 1, the corners in whole ones, and the values."""
+    """Check the arguments; returns floats from 0 to 1, integer corners, and float values."""
     pixels, corners, numbers = _array(image), _array(coords), _array(values)
     if pixels.ndim != 3 or pixels.shape[2] != 3 or (pixels.dtype != np.uint8 and pixels.dtype.kind != "f"):
         raise ValueError(
-            f"image must be [h, w, 3] of bytes or floats, got {pixels.dtype} {list(pixels.shape)}"
+            f"image must be [h, w, 3] of uint8 or floats, got {pixels.dtype} {list(pixels.shape)}"
         )
     if corners.ndim != 2 or corners.shape[1] != 2 or not len(corners):
         raise ValueError(f"coords must be [n, 2] with n at least 1, got {list(corners.shape)}")
     if numbers.shape != (len(corners),):
-        raise ValueError(f"expected one number for each of {len(corners)} patches, got {list(numbers.shape)}")
+        raise ValueError(f"values must have one entry per patch, {len(corners)}, got {list(numbers.shape)}")
     for what, given in (("coords", corners), ("values", numbers)):
         if not np.isfinite(given).all():
-            raise ValueError(f"{what} must be finite, got NaN or infinite ones")
+            raise ValueError(f"{what} must be finite, got NaN or infinite values")
     if pixels.dtype.kind == "f" and not ((pixels >= 0) & (pixels <= 1)).all():
         found = f"{pixels.min():g} to {pixels.max():g}"
-        raise ValueError(f"an image of floats must lie between 0 and 1, got {found}")
+        raise ValueError(f"image must have floats from 0 to 1, got {found}")
     h, w, _ = pixels.shape
     if size < 1 or corners.min() < 0 or (corners + size > (w, h)).any():
         found = f"corners from {corners.min(0).tolist()} to {corners.max(0).tolist()}"
@@ -325,7 +324,7 @@ def _show(ax: Axes, pixels: NDArray[Any]) -> None:
 
 
 def _grey(pixels: NDArray[Any]) -> NDArray[Any]:
-    return np.repeat(pixels @ np.array([[0.299], [0.587], [0.114]]), 3, axis=2)  # as bright as the eye has it
+    return np.repeat(pixels @ np.array([[0.299], [0.587], [0.114]]), 3, axis=2)  # perceived brightness
 
 
 def set_graph(
@@ -340,19 +339,20 @@ def set_graph(
 ) -> Axes:
     """Draw the graph of one set: its elements, and the strongest edges of each.
 
-    An edge has the mean weight of its two directions. It is the darker, the more it weighs beyond the weakest
-    pair, so that over a uniform graph no edge is seen. ``ax.collections[-1]`` is what a colour bar of
-    ``values`` needs.
+    An edge has the mean weight of its two directions. Its opacity grows with the weight beyond that of the
+    weakest pair, so the edges of a uniform graph are invisible. Pass ``ax.collections[-1]`` to a colour bar
+    of ``values``.
 
     Args:
-        weights: between the elements, ``[n, n]``.
-        points: where the elements lie, ``[n, d]``: one feature goes along x, with edges as arcs; two are
-            drawn as they are, of more the first two principal axes. Without points, springs find places.
-        labels: the group of each element, as its colour; beyond the ten largest groups it is grey.
-        values: a number for each element, as its colour.
-        names: of the elements, written beside them where there are no more than 25.
-        edges: how many to draw at most; three for each element if not given, and no more than 3,000.
-        ax: where to draw.
+        weights: weights between the elements, ``[n, n]``.
+        points: coordinates of the elements, ``[n, d]``. One feature is drawn along x, with edges as arcs; two
+            are drawn unchanged; more are projected onto two principal axes. Without points, a spring layout
+            is computed.
+        labels: group of each element, drawn as its colour; all but the ten largest groups are grey.
+        values: one number per element, drawn as its colour.
+        names: names of the elements, written next to them for up to 25 elements.
+        edges: maximum number of edges; by default three per element and at most 3,000.
+        ax: axes to draw on.
 
     >>> W = [[0.5, 0.5, 0.0], [0.4, 0.5, 0.1], [0.0, 0.1, 0.9]]
     >>> ax = set_graph(W, [[0, 0], [0, 1], [5, 5]], values=[1, 2, 3])
@@ -367,14 +367,14 @@ def set_graph(
     named = None if names is None else list(names)
     for what, given in (("points", points), ("labels", labels), ("values", values), ("names", named)):
         if given is not None and len(_array(given)) != n:
-            raise ValueError(f"{what} must be one an element, {n}, got {len(_array(given))}")
+            raise ValueError(f"{what} must have one entry per element, {n}, got {len(_array(given))}")
     if labels is not None and values is not None:
-        raise ValueError("labels and values both stand for colours, got both")
+        raise ValueError("labels and values both set the colours: expected one of them, got both")
     ends, weight, alpha = _strong_edges(W, min(3 * n, 3000) if edges is None else edges)
     place = _springs(n, ends, weight) if points is None else _plane(_array(points))
     arcs = points is not None and _array(points).shape[1] == 1
     lines = _arcs(place, ends) if arcs else place[ends]
-    grey = np.insert(alpha[:, None], [0, 0, 0], 0.25, axis=1)  # and how opaque it is
+    grey = np.insert(alpha[:, None], [0, 0, 0], 0.25, axis=1)  # RGBA
     ax.add_collection(LineCollection(list(lines), colors=grey, linewidths=np.clip(40 / max(n, 1), 0.7, 2)))
     size = np.clip(5000 / max(n, 1), 14, 130)
     style: dict[str, Any] = {"s": size, "zorder": 2, "edgecolor": "white", "linewidth": size**0.5 / 12}
@@ -395,10 +395,10 @@ def set_graph(
 
 
 def _strong_edges(W: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Of the strongest edges of each element so many in all, weak ones first.
+    """Choose up to ``count`` edges among the strongest edges of each element, weak ones first.
 
-    Their ends [m, 2], their weights, and how dark to draw them. The strongest of all pairs would not do: most
-    of them lie in one cluster, the smallest.
+    Returns their ends [m, 2], weights and opacities. The globally strongest pairs are not used: most of them
+    lie in the smallest cluster.
     """
     if count < 0:
         raise ValueError(f"edges must not be negative, got {count}")
@@ -418,24 +418,24 @@ def _strong_edges(W: NDArray[Any], count: int) -> tuple[NDArray[Any], NDArray[An
 
 
 def _plane(points: NDArray[Any]) -> NDArray[Any]:
-    """Points [n, d] as [n, 2]: as they are, or along the first two principal axes."""
+    """Points [n, d] as [n, 2]: unchanged, or projected onto the first two principal axes."""
     if points.ndim != 2 or not points.shape[1]:
         raise ValueError(f"points must be [n, d] with d at least 1, got {list(points.shape)}")
     if not np.isfinite(points).all():
-        raise ValueError("points must be finite, got NaN or infinite ones")
+        raise ValueError("points must be finite, got NaN or infinite values")
     points = points.astype(float)
     if points.shape[1] > 2 and len(points):
         centred = points - points.mean(0)
         axes = np.linalg.svd(centred, full_matrices=False)[2][:2]
         largest = np.abs(axes).argmax(1, keepdims=True)
-        points = centred @ (axes * np.sign(np.take_along_axis(axes, largest, 1))).T  # else ± would be chance
+        points = centred @ (axes * np.sign(np.take_along_axis(axes, largest, 1))).T  # fix the signs
     place = np.zeros((len(points), 2))
     place[:, : points.shape[1]] = points[:, :2]
     return place
 
 
 def _springs(n: int, ends: NDArray[Any], weight: NDArray[Any]) -> NDArray[Any]:
-    """Places [n, 2] that springs along the edges find, the same ones each time."""
+    """Positions [n, 2] of a deterministic spring layout."""
     import networkx as nx
 
     graph = nx.Graph()
@@ -447,7 +447,7 @@ def _springs(n: int, ends: NDArray[Any], weight: NDArray[Any]) -> NDArray[Any]:
 
 
 def _arcs(place: NDArray[Any], ends: NDArray[Any]) -> NDArray[Any]:
-    """Arcs [m, 30, 2] over a line of elements, the wider the higher; one as wide as the line has height 1."""
+    """Arcs [m, 30, 2] over a line of elements; the height grows with the width, up to 1."""
     left, right = place[ends[:, :1], 0], place[ends[:, 1:], 0]
     angle = np.linspace(0, np.pi, 30)
     height = np.sqrt(np.abs(right - left) / (np.ptp(place[:, 0]) or 1 if len(ends) else 1))
@@ -457,13 +457,13 @@ def _arcs(place: NDArray[Any], ends: NDArray[Any]) -> NDArray[Any]:
 
 def _scatter_groups(ax: Axes, place: NDArray[Any], labels: NDArray[Any], style: dict[str, Any]) -> None:
     groups, first, counts = np.unique(labels, return_index=True, return_counts=True)
-    large = np.lexsort((first, -counts))[:10]  # of equal ones, those that appear first
+    large = np.lexsort((first, -counts))[:10]  # ties: in order of appearance
     rest = ~np.isin(labels, groups[large])
     x, y = place.T
     ax.scatter(x[rest], y[rest], color="0.75", **style)
     for number, group in enumerate(large[np.argsort(first[large])]):
-        own = labels == groups[group]
-        ax.scatter(x[own], y[own], color=f"C{number}", label=str(groups[group]), **style)
+        members = labels == groups[group]
+        ax.scatter(x[members], y[members], color=f"C{number}", label=str(groups[group]), **style)
     if 1 < len(groups) <= 10:
         size = (60 / style["s"]) ** 0.5
         ax.legend(frameon=False, markerscale=size, loc="center left", bbox_to_anchor=(1, 0.5))

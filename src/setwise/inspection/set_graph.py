@@ -1,4 +1,4 @@
-"""Looking inside one set: the latent graph over its elements, as arrays, clusters, edges and a picture."""
+"""`SetGraph`: the latent graph of one set as arrays, clusters, edges and a plot."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 
 LARGEST = 20_000
-"""Elements of the largest set whose graph is written out."""
+"""Size of the largest set whose dense graph is computed."""
 NEAR_UNIFORM = 0.05
-"""The contrast below which a graph is said to carry no relation."""
+"""Contrast below which a graph is reported as near uniform."""
 NEAR_IDENTITY = 0.02
-"""Effective neighbours beside itself below which an element is said to hear itself alone."""
+"""Effective neighbours besides the element itself below which a graph is reported as near the identity."""
 LARGE_RATIO = 1000
-"""Ratio of weights beyond which the number of effective neighbours says more."""
+"""Ratio of weights above which the number of effective neighbours is reported instead."""
 
 
 class NearUniformGraph(UserWarning):
-    """The latent graph of a set relates no elements to each other."""
+    """The latent graph of a set is near uniform: it relates no elements."""
 
 
 class Edge(NamedTuple):
-    """Two elements and a weight between them."""
+    """Two elements and the weight between them."""
 
     i: int
     j: int
@@ -51,14 +51,14 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SetGraph:
-    """The latent graph of one set, as arrays one can look at; `SetGraph.of` makes it from a model.
+    """The latent graph of one set as arrays; `SetGraph.of` computes it from a model.
 
     Args:
-        weights: W, how much i hears j; rows sum to one.
-        kernel: K, how alike i and j are to the model, from 0 to 1; None where the graph has no kernel.
-        energies: roughness of the features over the graph, before the first block and after each one.
-        points: where the elements lie, to draw them.
-        names: of the elements.
+        weights: W; W_ij is the weight of neighbour j for element i, and rows sum to one.
+        kernel: K, the similarity of i and j from 0 to 1; None if the graph has no kernel.
+        energies: Dirichlet energy of the features before the first block and after each one.
+        points: coordinates of the elements for plots.
+        names: names of the elements.
         bandwidth: σ of the kernel.
 
     >>> K = np.array([[1.0, 0.9, 0.1], [0.9, 1.0, 0.2], [0.1, 0.2, 1.0]])
@@ -84,11 +84,11 @@ class SetGraph:
             if given is not None and given.shape != (n, n):
                 raise ValueError(f"{what} must be [{n}, {n}], got {list(given.shape)}")
             if given is not None and not np.isfinite(given).all():
-                raise ValueError(f"{what} must be finite, got NaN or infinite ones")
+                raise ValueError(f"{what} must be finite, got NaN or infinite values")
         if self.points is not None and (self.points.ndim != 2 or len(self.points) != n):
-            raise ValueError(f"points must be [{n}, d], one an element, got {list(self.points.shape)}")
+            raise ValueError(f"points must be [{n}, d], one row per element, got {list(self.points.shape)}")
         if self.names is not None and len(self.names) != n:
-            raise ValueError(f"expected one name for each of {n} elements, got {len(self.names)}")
+            raise ValueError(f"names must have one entry per element, {n}, got {len(self.names)}")
 
     @classmethod
     def of(
@@ -99,15 +99,15 @@ class SetGraph:
         names: Sequence[str] | None = None,
         points: ArrayLike | None = None,
     ) -> "SetGraph":
-        """The graph that a model sees in one set; the model is looked at as in use, and left as it was.
+        """Compute the graph of one set with a model in eval mode; the model is not changed.
 
-        The weights are those that it works with, of an `AutoGraph` the exact ones in any case.
+        The weights are those that the model uses; for an `AutoGraph`, they are always exact.
 
         Args:
-            model: any DMPS, whatever its graph.
-            x: the elements as they enter the model, real ones only.
-            names: of the elements.
-            points: where the elements lie, to draw them; if not given, x where it is ``[n, d]``.
+            model: a DMPS with any graph.
+            x: the elements as they enter the model, without padding.
+            names: names of the elements.
+            points: coordinates of the elements for plots; x by default if it is ``[n, d]``.
 
         >>> SetGraph.of(DMPS.build(3, 1, graph="uniform"), torch.randn(4, 3)).weights[0]
         array([0.25, 0.25, 0.25, 0.25], dtype=float32)
@@ -121,10 +121,10 @@ class SetGraph:
             size = 2 * n**2 * torch.promote_types(x.dtype, torch.float32).itemsize / 1e9
             raise ValueError(
                 f"x must have at most {LARGEST:,} elements, got {n:,}: "
-                f"a dense graph of so many, weights and kernel, would need {size:,.1f} GB"
+                f"the dense weights and kernel would need {size:,.1f} GB"
             )
         if not x.isfinite().all():
-            raise ValueError("x must be finite, got NaN or infinite ones")
+            raise ValueError("x must be finite, got NaN or infinite values")
         with eval_mode(model), torch.no_grad():
             steps, W = model.trajectory(_as_parameters(x, model).unsqueeze(0))
             energies = torch.stack([dirichlet_energy(features, W) for features in steps], dim=-1)
@@ -161,9 +161,9 @@ class SetGraph:
         return f"SetGraph({', '.join(parts)})"
 
     def top_edges(self, k: int = 10) -> list[Edge]:
-        """The k strongest pairs i < j by the mean weight of both directions, equal ones in order.
+        """The k strongest pairs i < j by the mean weight of both directions; ties are sorted by index.
 
-        What has no weight is no edge, so there may be fewer than k.
+        Pairs without weight are not edges, so there may be fewer than k.
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
@@ -179,21 +179,20 @@ class SetGraph:
         return [Edge(*edge) for edge in zip(i.tolist(), j.tolist(), mean[best].tolist(), strict=True)]
 
     def neighbours(self, i: int, k: int = 5) -> list[Edge]:
-        """The k strongest neighbours j of element i and their weights, see `setwise.inspection.strongest_neighbours`."""
+        """The k strongest neighbours j of element i and their weights, see `strongest_neighbours`."""
         W = torch.from_numpy(np.require(self.weights, requirements="W"))
-        others, heard = strongest_neighbours(W, i, k)
-        return [Edge(i, j, weight) for j, weight in zip(others.tolist(), heard.tolist(), strict=True)]
+        elements, weights = strongest_neighbours(W, i, k)
+        return [Edge(i, j, weight) for j, weight in zip(elements.tolist(), weights.tolist(), strict=True)]
 
     def clusters(self, similarity: float = 0.5, *, count: int | None = None) -> Int[np.ndarray, " n"]:
-        """The cluster of each element, numbered from 0 in the order in which they appear.
+        """The cluster of each element, numbered from 0 in order of appearance.
 
-        Clusters merge while the mean kernel between their elements is ``similarity`` or more (average
-        linkage). Where the graph has no kernel, weights stand in for it, the largest between two elements as
-        one.
+        Average linkage: clusters merge while the mean kernel between their elements is at least
+        ``similarity``. Without a kernel, the weights are used, scaled to a maximum of one.
 
         Args:
-            similarity: where to stop.
-            count: stop at so many clusters instead.
+            similarity: threshold on the mean kernel.
+            count: number of clusters, instead of the threshold.
         """
         n = len(self)
         if not 0 <= similarity <= 1:
@@ -205,30 +204,30 @@ class SetGraph:
         with _needing("scipy", "sklearn", what="clusters"):
             from scipy.cluster import hierarchy
             from scipy.spatial.distance import squareform
-        alike = self.weights if self.kernel is None else self.kernel
-        alike = (alike + alike.T) / 2
+        kernel = self.weights if self.kernel is None else self.kernel
+        kernel = (kernel + kernel.T) / 2
         if self.kernel is None:
-            alike = alike / (alike.max(initial=0, where=_others(n)) or 1)
-        tree = hierarchy.linkage(squareform(1 - alike, checks=False), "average")
+            kernel = kernel / (kernel.max(initial=0, where=_others(n)) or 1)
+        tree = hierarchy.linkage(squareform(1 - kernel, checks=False), "average")
         if count is None:
-            found = hierarchy.fcluster(tree, 1 - similarity, "distance")
+            clusters = hierarchy.fcluster(tree, 1 - similarity, "distance")
         else:
-            found = hierarchy.cut_tree(tree, n_clusters=count)[:, 0]
-        _, first, label = np.unique(found, return_index=True, return_inverse=True)
+            clusters = hierarchy.cut_tree(tree, n_clusters=count)[:, 0]
+        _, first, label = np.unique(clusters, return_index=True, return_inverse=True)
         numbers: Int[np.ndarray, " n"] = first.argsort().argsort()[label]
         return numbers
 
     @cached_property
     def contrast(self) -> float:
-        """How differently an element hears others: the mean over i of (max − min) / mean of W_ij, j ≠ i.
+        """Relative spread of the weights: the mean over i of (max − min) / mean of W_ij, j ≠ i.
 
-        It is 0 where all others have one weight, as in a uniform graph, and where there are fewer than two
-        others. The row-normalised kernel has no upper bound; softmax(K) of a kernel within (0, 1] bounds
-        max / min by e, so that nothing has more than e − 1 = 1.72.
+        It is 0 if all others have the same weight, as in a uniform graph, or if there are fewer than two
+        others. It has no upper bound for the row-normalised kernel; softmax(K) of a kernel within (0, 1]
+        bounds max / min by e, and so the contrast by e − 1 = 1.72.
         """
-        most, least, mean = self._heard()
-        heard = mean > 0
-        return float(np.sum((most - least)[heard] / mean[heard]) / max(len(self), 1))
+        most, least, mean = self._neighbour_weights()
+        related = mean > 0
+        return float(np.sum((most - least)[related] / mean[related]) / max(len(self), 1))
 
     @cached_property
     def effective_neighbours(self) -> float:
@@ -244,51 +243,49 @@ class SetGraph:
 
     @property
     def near_uniform(self) -> bool:
-        """Whether the contrast is below 0.05; of fewer than three elements nothing can be said."""
+        """Whether the contrast is below 0.05; always False for fewer than three elements."""
         return len(self) > 2 and self.contrast < NEAR_UNIFORM
 
     def remark(self) -> str:
-        """What the graph tells of this set, in a sentence or two."""
+        """Summarize the graph in one or two sentences."""
         n = len(self)
         if n < 3:
             size = ("is empty", "has 1 element", "has 2 elements")[n]
-            return f"The set {size}: too few for a graph to tell one neighbour from another."
-        most, least, mean = self._heard()
+            return f"The set {size}: comparing neighbours needs at least 3."
+        most, least, mean = self._neighbour_weights()
         if not mean.any():
-            return f"No element of {n} hears another: the model decides by the elements one by one."
+            return f"None of the {n} elements has a neighbour: the model treats the elements independently."
         with np.errstate(divide="ignore"):
             ratio = np.median(most[mean > 0] / least[mean > 0])
-        times = "the neighbour that an element hears most weighs {} times the one it hears least"
         if self.near_uniform:
             return (
-                f"The graph of {n} elements is near uniform: {times.format(f'only {ratio:.2f}')}; it carries "
-                "no relation between these elements, and the model decides by the elements one by one."
-                + self._why()
+                f"The graph of {n} elements is near uniform: the strongest neighbour's weight is {ratio:.2f} "
+                "times the weakest's. It relates no elements, and the model treats them independently."
+                + self._kernel_range()
             )
         near = self.effective_neighbours
         if near < 1 + NEAR_IDENTITY:
             return (
-                f"The graph of {n} elements is near the identity: an element's weight for itself is "
-                f"{np.diagonal(self.weights).mean():.3g} on average, and the model decides by the elements "
-                "one by one."
+                f"The graph of {n} elements is near the identity: the mean self-weight is "
+                f"{np.diagonal(self.weights).mean():.3g}, and the model treats the elements independently."
             )
-        hears = times.format(f"{ratio:.3g}")
+        spread = f"the strongest neighbour's weight is {ratio:.3g} times the weakest's"
         if ratio > LARGE_RATIO:
-            hears = f"each draws on {near:.1f} of them, itself included"
+            spread = f"an element has {near:.1f} effective neighbours, itself included"
         sizes = sorted(np.bincount(self.clusters()).tolist(), reverse=True)
-        found = "one cluster" if len(sizes) == 1 else f"{len(sizes)} clusters, the largest of {sizes[0]}"
-        return f"The graph relates {n} elements: {hears}. At a similarity of 0.5 it has {found}."
+        clusters = "one cluster" if len(sizes) == 1 else f"{len(sizes)} clusters, the largest of {sizes[0]}"
+        return f"The graph relates {n} elements: {spread}. At a similarity of 0.5 it has {clusters}."
 
     def warn_if_uniform(self, *, stacklevel: int = 2) -> None:
-        """Warn with the remark where the graph carries no relation."""
+        """Warn with the remark if the graph is near uniform."""
         if self.near_uniform:
             warnings.warn(self.remark(), NearUniformGraph, stacklevel=stacklevel)
 
     def to_networkx(self, threshold: float = 0.0) -> Any:
-        """An undirected ``networkx.Graph``: edges have the mean weight of both directions, and the kernel.
+        """An undirected ``networkx.Graph``; edges have the mean weight of both directions, and the kernel.
 
         Args:
-            threshold: δ, edges of less weight are left out; the others keep theirs, unlike in `sparsify`.
+            threshold: δ; edges with a lower weight are left out. Unlike `sparsify`, this rescales nothing.
         """
         with _needing("networkx", "plots", what="to_networkx"):
             import networkx as nx
@@ -299,14 +296,14 @@ class SetGraph:
         i, j = np.nonzero((mean > 0) & (mean >= threshold))
         graph.add_weighted_edges_from(zip(i.tolist(), j.tolist(), mean[i, j].tolist(), strict=True))
         if self.kernel is not None:
-            alike = zip(i.tolist(), j.tolist(), self.kernel[i, j].tolist(), strict=True)
-            graph.add_weighted_edges_from(alike, weight="kernel")
+            kernel = zip(i.tolist(), j.tolist(), self.kernel[i, j].tolist(), strict=True)
+            graph.add_weighted_edges_from(kernel, weight="kernel")
         return graph
 
     def to_pyg(self) -> Any:
-        """A ``torch_geometric.data.Data`` with the points as x, and an edge from j to i where i hears j.
+        """A ``torch_geometric.data.Data`` with the points as x and an edge from j to i for each W_ij > 0.
 
-        Messages of PyG flow from source to target, so that a sum weighted by ``edge_weight`` is W x.
+        PyG sends messages from source to target, so a sum weighted by ``edge_weight`` computes W x.
         """
         with _needing("torch_geometric", "peers", what="to_pyg"):
             from torch_geometric.data import Data
@@ -316,15 +313,15 @@ class SetGraph:
         return Data(x=x, edge_index=torch.stack([j, i]), edge_weight=W[i, j], num_nodes=len(self))
 
     def plot(self, ax: "Axes | None" = None, **options: Any) -> "Axes":
-        """Draw the graph, coloured by cluster unless ``options`` say otherwise: see `plots.set_graph`."""
+        """Draw the graph, by default coloured by cluster; ``options`` are those of `plots.set_graph`."""
         with _needing("matplotlib", "plots", what="plot"):
             from setwise.inspection.plots import set_graph
         if not options.keys() & {"labels", "values"}:
             options["labels"] = self.clusters()
         return set_graph(self.weights, self.points, ax=ax, **{"names": self.names, **options})
 
-    def _heard(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The largest, the smallest and the mean weight that each element has for the others."""
+    def _neighbour_weights(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The largest, the smallest and the mean weight of the neighbours of each element."""
         n = len(self)
         if n < 2:
             return np.zeros(n), np.zeros(n), np.zeros(n)
@@ -333,14 +330,15 @@ class SetGraph:
         least = self.weights.min(axis=1, initial=np.inf, where=others)
         return most, least, self.weights.mean(axis=1, where=others)
 
-    def _why(self) -> str:
+    def _kernel_range(self) -> str:
+        """A sentence on the kernel if it explains a near uniform graph."""
         if self.kernel is None:
             return ""
         others = _others(len(self))
         if (low := self.kernel.min(initial=1, where=others)) > 0.5:
-            return f" To its kernel all of them are alike ({low:.2f} at least)."
+            return f" All kernel values are at least {low:.2f}."
         high = self.kernel.max(initial=0, where=others)
-        return f" To its kernel none of them are alike ({high:.2f} at most)." if high < 0.5 else ""
+        return f" All kernel values are at most {high:.2f}." if high < 0.5 else ""
 
 
 @contextmanager
@@ -358,13 +356,13 @@ def _others(n: int) -> np.ndarray:
 
 
 def _numpy(values: Tensor) -> np.ndarray:
-    """In single precision or better."""
+    """Convert to NumPy, in single precision or better."""
     array: np.ndarray = values.detach().cpu().to(torch.promote_types(values.dtype, torch.float32)).numpy()
     return array
 
 
 def _as_parameters(x: Tensor, model: nn.Module) -> Tensor:
-    """Elements where the parameters are, and of their type unless they are whole numbers."""
+    """Move elements to the device of the parameters, and to their dtype unless they are integers."""
     parameter = next(model.parameters(), None)
     if parameter is None:
         return x

@@ -1,4 +1,4 @@
-"""What a page tells: of runs of all experiments, of fitted models, and where their elements are drawn."""
+"""Tests of the content of a page: of runs, of fitted models, and the layout of elements."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ from setwise.inspection.explorer import model as models
 from setwise.inspection.explorer import run as runs
 from setwise.inspection.explorer import sections as parts
 from setwise.inspection.explorer import trained_run as trained
-from setwise.inspection.explorer.content import ShownSet, Story
+from setwise.inspection.explorer.content import PageContent, ShownSet
 from setwise.inspection.importance import importance
 from setwise.io.bags import Bags
 from setwise.io.readers import LabelledSets
@@ -52,7 +52,7 @@ BAGS = MIL(bags="musk1", folds=2, sets=4, instances=3, training=sw.Training(step
 
 @pytest.fixture(scope="module", autouse=True)
 def small() -> Iterator[None]:
-    """Few drawings, solids, images and bags, whatever data this machine has."""
+    """Small synthetic data instead of the data of this machine."""
     script, shapes, images, bags = drawn_strokes(100), _solids(), _tissue(), _bags()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counting, "_characters", lambda: script)
@@ -68,7 +68,7 @@ def small() -> Iterator[None]:
 
 
 def _solids() -> Shapes:
-    """A few solids, said to stand on another axis than they do."""
+    """A few solids, with another vertical axis."""
     parts = (*hold_out(solids(10, 32, seed=0)), solids(3, 32, seed=1))
     return Shapes(*(replace(part, up=1) for part in parts))
 
@@ -103,7 +103,7 @@ def gaussian(small: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own(gaussian: Path, tmp_path: Path) -> Path:
-    """A copy of the run to do harm to, where no results are on record."""
+    """A copy of the run to damage, without recorded results."""
     return Path(shutil.copytree(gaussian, tmp_path / "out" / "runs" / "gaussian" / "v-dmps" / gaussian.name))
 
 
@@ -120,24 +120,24 @@ def by_hand(folder: Path, experiment: Experiment, row: str) -> tuple[list[Any], 
 # Runs
 
 
-def test_the_story_of_a_run_is_what_one_counts_by_hand(gaussian: Path) -> None:
-    story = runs.story(gaussian)
+def test_content_of_a_run_matches_the_model(gaussian: Path) -> None:
+    content = runs.page_content(gaussian)
     tested, model = by_hand(gaussian, GAUSSIAN, "v-dmps")
     counts = [[0, 0], [0, 0]]
     for exhibit, out in tested:
         counts[exhibit.y][int(out[0] > 0)] += 1
-    assert story.confusion is not None
-    assert story.confusion.classes == ("N(0, I)", "N(0, Σ)")
-    assert story.confusion.counts == tuple(map(tuple, counts))
+    assert content.confusion is not None
+    assert content.confusion.classes == ("N(0, I)", "N(0, Σ)")
+    assert content.confusion.counts == tuple(map(tuple, counts))
     right = counts[0][0] + counts[1][1]
-    assert f"Of 120 test sets it gets {right / 120:.1%} right; 12 of them" in story.lead
+    assert f"Accuracy {right / 120:.1%} on 120 test sets. Sets shown below: 12," in content.lead
     recorded = json.loads((gaussian / "result.json").read_text())
     assert recorded["accuracy"] == right / 120
-    assert ("Test accuracy on record", f"{right / 120:.4f}") in story.facts
+    assert ("Recorded test accuracy", f"{right / 120:.4f}") in content.facts
 
     assert isinstance(model, sw.DMPS)
     by_name = {e.draw().name: (e, out) for e, out in tested}
-    for shown in story.sets:
+    for shown in content.sets:
         exhibit, out = by_name[shown.name]
         x = exhibit.x.unsqueeze(0)
         with torch.no_grad():
@@ -165,33 +165,33 @@ def test_the_story_of_a_run_is_what_one_counts_by_hand(gaussian: Path) -> None:
         assert "5 elements" in shown.remark
 
 
-def test_half_of_the_sets_shown_are_mistakes_and_a_seed_tells_which(gaussian: Path) -> None:
-    first, again, other = (runs.story(gaussian, sets=6, seed=seed) for seed in (0, 0, 1))
+def test_half_of_the_sets_shown_are_errors_and_the_seed_chooses_them(gaussian: Path) -> None:
+    first, again, other = (runs.page_content(gaussian, sets=6, seed=seed) for seed in (0, 0, 1))
     assert [s.correct for s in first.sets].count(False) == 3
-    assert "6 of them are shown below, 3 of which it gets wrong" in first.lead
+    assert "Sets shown below: 6, wrong predictions among them: 3." in first.lead
     assert [s.name for s in first.sets] == [s.name for s in again.sets] != [s.name for s in other.sets]
     for a, b in zip(first.sets, again.sets, strict=True):
         np.testing.assert_array_equal(a.weights, b.weights)
         np.testing.assert_array_equal(a.places, b.places)
     assert first.confusion == other.confusion
-    assert runs.story(gaussian, sets=0).sets == ()
+    assert runs.page_content(gaussian, sets=0).sets == ()
 
 
 def test_curves_and_facts_are_those_of_the_training(gaussian: Path) -> None:
-    story = runs.story(gaussian, sets=1)
+    content = runs.page_content(gaussian, sets=1)
     entries = [json.loads(line) for line in (gaussian / "metrics.jsonl").read_text().splitlines()]
-    found = {(curve.panel, curve.name): curve.points for curve in story.curves}
+    found = {(curve.panel, curve.name): curve.points for curve in content.curves}
     assert set(found) == {
         ("loss", "training"), ("loss", "validation"), ("accuracy", "validation"), ("auc", "validation"),
         ("learning rate", "learning rate"), ("effective neighbours", "effective neighbours"),
         ("bandwidth σ", "bandwidth σ"),
-        ("saturated share of the embedding", "saturated share of the embedding"),
+        ("saturated fraction of the embedding", "saturated fraction of the embedding"),
     }  # fmt: skip
     measured = tuple((e["step"], e["effective_neighbours"]) for e in entries)
     assert found["effective neighbours", "effective neighbours"] == measured
     assert found["loss", "validation"] == tuple((e["step"], e["validation_loss"]) for e in entries)
     assert found["learning rate", "learning rate"] == tuple((e["step"], e["lr"]) for e in entries)
-    facts = dict(story.facts)
+    facts = dict(content.facts)
     assert facts["Row"] == "V-DMPS"
     assert facts["rho"] == "0.95"
     assert facts["Seed"] == "0"
@@ -201,15 +201,15 @@ def test_curves_and_facts_are_those_of_the_training(gaussian: Path) -> None:
     sigma = load_checkpoint(gaussian / "checkpoint.pt")["model"]["graph.log_sigma"].exp().item()
     assert facts["σ"] == f"{sigma:.3g}"
     assert "γ" not in facts
-    assert facts["Importance"] == "what the prediction would lose without an element"
-    assert story.title == "V-DMPS · gaussian"
+    assert facts["Importance"] == parts.METHODS["leave-one-out"]
+    assert content.title == "V-DMPS · gaussian"
 
 
-def test_the_table_has_all_rows_on_record_or_this_run_alone(own: Path, tmp_path: Path) -> None:
-    alone = runs.story(own, sets=0).table
+def test_the_table_has_all_recorded_rows_and_this_run(own: Path, tmp_path: Path) -> None:
+    alone = runs.page_content(own, sets=0).table
     assert alone is not None
-    assert [line[0] for line in alone.lines] == ["V-DMPS"]
-    assert "This page is on V-DMPS, rho 0.95, seed 0." in alone.caption
+    assert [line[0] for line in alone.rows] == ["V-DMPS"]
+    assert "This page shows V-DMPS, rho 0.95, seed 0." in alone.caption
     record = json.loads((own / "result.json").read_text())
     other = record | {"row": "deepsets", "accuracy": 0.25}
     elsewhere = record | {"data": "others"}
@@ -217,76 +217,76 @@ def test_the_table_has_all_rows_on_record_or_this_run_alone(own: Path, tmp_path:
     folder.mkdir(parents=True)
     for name, result in (("a", other), ("b", elsewhere)):
         (folder / f"{name}.json").write_text(json.dumps(result))
-    beside = runs.story(own, sets=0).table
+    beside = runs.page_content(own, sets=0).table
     assert beside is not None
-    assert [line[0] for line in beside.lines] == ["DeepSets (W = I)", "V-DMPS"]
-    assert beside.lines[0][2] == "0.2500"
+    assert [line[0] for line in beside.rows] == ["DeepSets (W = I)", "V-DMPS"]
+    assert beside.rows[0][2] == "0.2500"
     (folder / "c.json").write_text(json.dumps(record))
-    both = runs.story(own, sets=0).table
+    both = runs.page_content(own, sets=0).table
     assert both is not None
-    assert [line[-1] for line in both.lines] == ["1", "1"]
-    assert runs.story(own, sets=0, results=tmp_path / "nowhere").table == alone
+    assert [line[-1] for line in both.rows] == ["1", "1"]
+    assert runs.page_content(own, sets=0, results=tmp_path / "nowhere").table == alone
 
 
-def test_an_unfinished_run_is_shown_as_far_as_it_is(own: Path) -> None:
+def test_an_unfinished_run_is_shown_up_to_its_last_checkpoint(own: Path) -> None:
     (own / "result.json").unlink()
     state = load_checkpoint(own / "checkpoint.pt")
     torch.save(state | {"step": 15}, own / "checkpoint.pt")
-    story = runs.story(own, sets=2)
-    assert "This run has not finished: 15 of 20 batches." in story.lead
-    assert story.table is None
-    assert dict(story.facts)["Training"] == "15 of 20 batches"
-    assert len(story.sets) == 2
+    content = runs.page_content(own, sets=2)
+    assert "This run has not finished: 15 of 20 batches." in content.lead
+    assert content.table is None
+    assert dict(content.facts)["Training"] == "15 of 20 batches"
+    assert len(content.sets) == 2
     (own / "checkpoint.pt").unlink()
-    with pytest.raises(FileNotFoundError, match="the run has not come to its first one"):
-        runs.story(own)
+    with pytest.raises(FileNotFoundError, match="the run has not written one yet"):
+        runs.page_content(own)
 
 
-def test_patience_shows_the_weights_that_it_goes_back_to(own: Path) -> None:
+def test_early_stopping_shows_the_best_weights(own: Path) -> None:
     state = load_checkpoint(own / "checkpoint.pt")
     best = {name: torch.zeros_like(value) for name, value in state["model"].items()}
     torch.save(state | {"best": {"loss": 1.0, "since": 0, "weights": best}}, own / "checkpoint.pt")
-    story = runs.story(own, sets=1)
-    assert story.confusion is not None
-    assert [row[1] for row in story.confusion.counts] == [0, 0]
-    assert [p for _, p in story.sets[0].scores] == [0.5, 0.5]
+    content = runs.page_content(own, sets=1)
+    assert content.confusion is not None
+    assert [row[1] for row in content.confusion.counts] == [0, 0]
+    assert [p for _, p in content.sets[0].scores] == [0.5, 0.5]
 
 
-def test_what_is_wrong_with_a_run_is_one_sentence(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_what_is_wrong_with_a_run(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint, config, result = ((own / name) for name in ("checkpoint.pt", "config.json", "result.json"))
-    whole, told = checkpoint.read_bytes(), config.read_text()
+    whole, written = checkpoint.read_bytes(), config.read_text()
     checkpoint.write_bytes(whole[:1000])
     with pytest.raises(ValueError, match=r"checkpoint\.pt is not a readable checkpoint: damaged"):
-        runs.story(own)
+        runs.page_content(own)
     torch.save({"model": {"weight": torch.zeros(1)}, "step": 1}, checkpoint)
-    with pytest.raises(ValueError, match=r"checkpoint\.pt does not hold weights of v-dmps of gaussian"):
-        runs.story(own)
+    with pytest.raises(ValueError, match=r"checkpoint\.pt does not match the model of row v-dmps"):
+        runs.page_content(own)
     checkpoint.unlink()
-    with pytest.raises(FileNotFoundError, match="the run has finished, and it is gone"):
-        runs.story(own)
+    with pytest.raises(FileNotFoundError, match="the run has finished, but the file is missing"):
+        runs.page_content(own)
     checkpoint.write_bytes(whole)
     for changed, expected in (
         ({"rho": 2.0}, "rho must be at least 0 and below 1, got 2.0"),
-        ({"magic": 1}, "magic is unknown"),
+        ({"magic": 1}, "unknown field magic"),
         ({"training": {"steps": 20, "magic": 1}}, "magic"),
     ):
-        config.write_text(json.dumps(json.loads(told) | changed))
+        config.write_text(json.dumps(json.loads(written) | changed))
         with pytest.raises(ValueError, match=f"is not a configuration of gaussian: .*{expected}"):
-            runs.story(own)
+            runs.page_content(own)
     config.write_text("[1]")
     with pytest.raises(ValueError, match="is not a configuration of gaussian"):
-        runs.story(own)
-    config.write_text(told)
+        runs.page_content(own)
+    config.write_text(written)
     monkeypatch.setattr(Gaussian, "data", "others")
-    with pytest.raises(FileNotFoundError, match=r"is a run on 'synthetic.*and this machine has 'others'"):
-        runs.story(own)
+    with pytest.raises(FileNotFoundError, match=r"is a run on .synthetic.*data found here are .others"):
+        runs.page_content(own)
     monkeypatch.undo()
     result.write_text(json.dumps(json.loads(result.read_text()) | {"accuracy": None}))
     with pytest.raises(ValueError, match=r"result\.json is not a result of gaussian: accuracy must be"):
-        runs.story(own)
+        runs.page_content(own)
 
 
-def test_a_younger_field_has_its_default_and_a_folder_may_have_another_name(own: Path) -> None:
+def test_missing_fields_have_defaults_and_folders_may_be_renamed(own: Path) -> None:
     config = json.loads((own / "config.json").read_text())
     del config["test_sets"], config["training"]["patience"]
     (own / "config.json").write_text(json.dumps(config))
@@ -295,7 +295,7 @@ def test_a_younger_field_has_its_default_and_a_folder_may_have_another_name(own:
     assert read.experiment == replace(GAUSSIAN, test_sets=Gaussian().test_sets)
     assert (read.row, read.seed, read.title) == ("v-dmps", 0, "V-DMPS")
     (moved / "result.json").unlink()
-    with pytest.raises(ValueError, match=r"does not tell which run it holds: expected .*v-dmps/kept"):
+    with pytest.raises(ValueError, match=r"cannot identify the run in .*: expected .*v-dmps/kept"):
         trained.read_run(moved)
 
 
@@ -303,25 +303,25 @@ def test_a_younger_field_has_its_default_and_a_folder_may_have_another_name(own:
     ("experiment", "row"),
     [(COUNTING, "d-dmps-ldc"), (COUNTING, "set-transformer"), (SMOOTHING, "p-2")],
 )
-def test_shown_sets_are_those_of_the_test(tmp_path: Path, experiment: Experiment, row: str) -> None:
+def test_shown_sets_are_test_sets(tmp_path: Path, experiment: Experiment, row: str) -> None:
     folder = run(tmp_path, experiment, row)
-    story = runs.story(folder, sets=4)
+    content = runs.page_content(folder, sets=4)
     result = json.loads((folder / "result.json").read_text())
-    assert story.confusion is not None
-    counts = np.array(story.confusion.counts)
+    assert content.confusion is not None
+    counts = np.array(content.confusion.counts)
     assert counts.trace() / counts.sum() == pytest.approx(result["accuracy"])
     tested, model = by_hand(folder, experiment, row)
     assert counts.sum() == len(tested)
     check = check_counting if experiment is COUNTING else check_smoothing
-    check(story, {exhibit.draw().name: (exhibit, out) for exhibit, out in tested}, model)
+    check(content, {exhibit.draw().name: (exhibit, out) for exhibit, out in tested}, model)
 
 
-def check_counting(story: Story, tested: Mapping[str, Any], model: nn.Module) -> None:
+def check_counting(content: PageContent, tested: Mapping[str, Any], model: nn.Module) -> None:
     script = counting._characters()
     truths = sorted({e.y for e, _ in tested.values()} | {int(out.exp()) for _, out in tested.values()})
-    assert story.confusion is not None
-    assert story.confusion.classes == tuple(str(y) for y in range(truths[0], truths[-1] + 1))
-    for shown in story.sets:
+    assert content.confusion is not None
+    assert content.confusion.classes == tuple(str(y) for y in range(truths[0], truths[-1] + 1))
+    for shown in content.sets:
         exhibit, out = tested[shown.name]
         assert shown.kind == "images"
         assert shown.images is not None
@@ -340,16 +340,16 @@ def check_counting(story: Story, tested: Mapping[str, Any], model: nn.Module) ->
         else:
             assert shown.kernel is not None
             np.testing.assert_array_equal(shown.places, layout.by_kernel(shown.kernel))
-    without = "It has no latent graph, so that sets are shown without edges."
-    assert (without in story.lead) == isinstance(model, sw.SetTransformer)
-    assert ("γ" in dict(story.facts)) == isinstance(model, sw.DMPS)
+    without = parts.NO_GRAPH
+    assert (without in content.lead) == isinstance(model, sw.SetTransformer)
+    assert ("γ" in dict(content.facts)) == isinstance(model, sw.DMPS)
 
 
-def check_smoothing(story: Story, tested: Mapping[str, Any], model: nn.Module) -> None:
+def check_smoothing(content: PageContent, tested: Mapping[str, Any], model: nn.Module) -> None:
     shapes = pointcloud._shapes().test
-    assert story.confusion is not None
-    assert story.confusion.classes == shapes.classes
-    for shown in story.sets:
+    assert content.confusion is not None
+    assert content.confusion.classes == shapes.classes
+    for shown in content.sets:
         exhibit, out = tested[shown.name]
         assert shown.kind == "points"
         np.testing.assert_allclose(shown.places[:, 2], exhibit.x[:, shapes.up], rtol=1e-6)
@@ -363,13 +363,13 @@ def check_smoothing(story: Story, tested: Mapping[str, Any], model: nn.Module) -
 
 def test_every_fold_shows_its_own_sets(tmp_path: Path) -> None:
     folder = run(tmp_path, HISTOLOGY, "gated-attention")
-    story = runs.story(folder, sets=8)
+    content = runs.page_content(folder, sets=8)
     images = histology._images()
-    assert {shown.name.partition(" ")[0] for shown in story.sets} == set(images.names)
-    assert {shown.name.partition(" ")[2] for shown in story.sets} == {"(fold-0)", "(fold-1)"}
+    assert {shown.name.partition(" ")[0] for shown in content.sets} == set(images.names)
+    assert {shown.name.partition(" ")[2] for shown in content.sets} == {"(fold-0)", "(fold-1)"}
     result = json.loads((folder / "result.json").read_text())
     odds = {name: odds for fold in result["folds"] for name, odds in fold["log_odds"].items()}
-    for shown in story.sets:
+    for shown in content.sets:
         name = shown.name.partition(" ")[0]
         i = images.names.index(name)
         assert shown.label == images.classes[int(images.labels[i])]
@@ -382,39 +382,39 @@ def test_every_fold_shows_its_own_sets(tmp_path: Path) -> None:
         assert shown.elements[2:4] == ("patch in column 3, row 1", "patch in column 1, row 2")
         assert shown.importance is not None
         assert shown.importance.sum() == pytest.approx(1, abs=1e-5)
-    assert story.confusion is not None
-    assert np.sum(story.confusion.counts) == 8
-    assert dict(story.facts)["Importance"] == "the weight that the model's attention gives to an element"
-    assert {curve.name for curve in story.curves} == {"training, fold-0", "training, fold-1"}
+    assert content.confusion is not None
+    assert np.sum(content.confusion.counts) == 8
+    assert dict(content.facts)["Importance"] == parts.METHODS["attention"]
+    assert {curve.name for curve in content.curves} == {"training, fold-0", "training, fold-1"}
 
     (folder / "result.json").unlink()
     (folder / "fold-1" / "checkpoint.pt").unlink()
-    part = runs.story(folder, sets=8)
-    assert "This run has not finished: 4 of 4 batches, and 1 of 2 folds." in part.lead
+    part = runs.page_content(folder, sets=8)
+    assert "This run has not finished: 4 of 4 batches, 1 of 2 folds." in part.lead
     assert {shown.name.partition(" ")[2] for shown in part.sets} == {"(fold-0)"}
 
 
 def test_bags_lie_along_their_principal_axes(tmp_path: Path) -> None:
-    story = runs.story(run(tmp_path, BAGS, "d-dmps-ldc"), sets=12)
+    content = runs.page_content(run(tmp_path, BAGS, "d-dmps-ldc"), sets=12)
     bags = mil._bags("musk1")
-    assert {shown.name for shown in story.sets} == {
+    assert {shown.name for shown in content.sets} == {
         f"bag {bags.names[i]} (fold-{fold})"
         for fold, seed in enumerate(BAGS.trials(0).values())
         for i in range(12)
         if bags.names[i] in BAGS._parts(seed)[1].names
     }
-    for shown in story.sets:
+    for shown in content.sets:
         assert shown.label in ("negative", "positive")
         assert len(shown.energies) == 2
         np.testing.assert_allclose(shown.places.mean(0), 0, atol=1e-9)
         assert shown.places[:, 0].std() >= shown.places[:, 1].std()
         assert shown.elements[0].count("sd") == 4
-    assert story.curves == ()  # one evaluation makes no curve
-    assert story.table is not None
-    assert "mi-SVM" in str(story.table.lines)
+    assert content.curves == ()  # one evaluation is not a curve
+    assert content.table is not None
+    assert "mi-SVM" in str(content.table.rows)
 
 
-def test_rows_that_are_solved_for_need_no_checkpoint(tmp_path: Path) -> None:
+def test_rows_fitted_by_a_solver_need_no_checkpoint(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     bags = replace(BAGS, folds=2)
     with pytest.MonkeyPatch.context() as patch:
@@ -425,38 +425,38 @@ def test_rows_that_are_solved_for_need_no_checkpoint(tmp_path: Path) -> None:
         )
         patch.setattr(mil, "_bags", lambda name: more)
         mil._dealt.cache_clear()
-        story = runs.story(run(tmp_path, bags, "logistic"), sets=2)
+        content = runs.page_content(run(tmp_path, bags, "logistic"), sets=2)
         mil._dealt.cache_clear()
-    assert dict(story.facts)["Training"] == "solved for at once"
-    assert story.confusion is not None
-    assert np.sum(story.confusion.counts) == 24
+    assert dict(content.facts)["Training"] == "fitted by a solver, without batches"
+    assert content.confusion is not None
+    assert np.sum(content.confusion.counts) == 24
 
 
 def test_many_test_sets_are_thinned_evenly(gaussian: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trained, "TESTED", 50)
-    monkeypatch.setattr(trained, "ELEMENTS", 100)
-    story = runs.story(gaussian, sets=1)
-    assert story.confusion is not None
-    assert np.sum(story.confusion.counts) == 17  # every third of fifty, as they have 250 elements
-    assert all(sum(row) for row in story.confusion.counts)  # though classes come one after the other
-    assert "Of 17 test sets" in story.lead
+    monkeypatch.setattr(trained, "MAX_TEST_SETS", 50)
+    monkeypatch.setattr(trained, "MAX_TEST_ELEMENTS", 100)
+    content = runs.page_content(gaussian, sets=1)
+    assert content.confusion is not None
+    assert np.sum(content.confusion.counts) == 17  # every third of fifty, as they have 250 elements
+    assert all(sum(row) for row in content.confusion.counts)  # though classes come one after the other
+    assert "on 17 test sets" in content.lead
 
 
-def test_a_count_that_got_out_of_hand_makes_no_endless_matrix() -> None:
+def test_extreme_counts_do_not_make_a_huge_confusion_matrix() -> None:
     assert runs._classes(None, ["1", "3"], ["0", "4"]) == ["0", "1", "2", "3", "4"]
     assert runs._classes(None, ["1", "3"], ["2", str(-(2**63))]) == [str(-(2**63)), "1", "2", "3"]
     assert runs._classes(("a", "b"), ["a"], ["a"]) == ("a", "b")
 
 
-def test_an_experiment_that_says_nothing_shows_no_sets(
+def test_an_experiment_without_examples_shows_no_sets(
     gaussian: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Gaussian, "exhibits", Experiment.exhibits)
-    story = runs.story(gaussian)
-    assert story.sets == ()
-    assert story.confusion is None
-    assert story.table is not None
-    assert "test sets" not in story.lead
+    content = runs.page_content(gaussian)
+    assert content.sets == ()
+    assert content.confusion is None
+    assert content.table is not None
+    assert "test sets" not in content.lead
 
 
 # Models
@@ -480,32 +480,32 @@ def fitted() -> SetClassifier:
     )
 
 
-def test_the_story_of_a_model_scores_it_against_the_labels(fitted: SetClassifier) -> None:
+def test_content_of_a_model_matches_its_predictions(fitted: SetClassifier) -> None:
     x, y = sample(5), ["even", "odd"] * 12
-    story = models.story(fitted, labelled(x, y, tuple("abcde")), title="m", sets=6, seed=3)
-    said, p = fitted.predict(x), fitted.predict_proba(x)
-    pairs, names = list(zip(y, said, strict=True)), ("even", "odd")
+    content = models.page_content(fitted, labelled(x, y, tuple("abcde")), title="m", sets=6, seed=3)
+    predicted, p = fitted.predict(x), fitted.predict_proba(x)
+    pairs, names = list(zip(y, predicted, strict=True)), ("even", "odd")
     counts = [[pairs.count((true, predicted)) for predicted in names] for true in names]
-    assert story.confusion is not None
-    assert story.confusion.counts == tuple(map(tuple, counts))
-    assert story.table is not None
-    assert story.table.headings == ("Class", "Sets", "Right", "Precision", "AUC")
-    everything, even, odd = story.table.lines
+    assert content.confusion is not None
+    assert content.confusion.counts == tuple(map(tuple, counts))
+    assert content.table is not None
+    assert content.table.headings == ("Class", "Sets", "Recall", "Precision", "AUC")
+    everything, even, odd = content.table.rows
     assert everything[:3] == ("all", "24", f"{fitted.score(x, y):.4f}")
     assert even[:3] == ("even", "12", f"{counts[0][0] / 12:.4f}")
-    assert odd[3] == f"{counts[1][1] / sum(said == 'odd'):.4f}"
+    assert odd[3] == f"{counts[1][1] / sum(predicted == 'odd'):.4f}"
     higher = np.mean([a > b for a in p[1::2, 1] for b in p[::2, 1]])
     assert everything[4] == even[4] == odd[4] == f"{higher:.4f}"
-    assert [c.points for c in story.curves if c.panel == "loss"] == [
+    assert [c.points for c in content.curves if c.panel == "loss"] == [
         tuple((e["step"], e["loss"]) for e in fitted.history_)
     ]
-    wrong = min(3, int(np.sum(said != np.array(y))))
-    assert {shown.prediction for shown in story.sets} == {"even", "odd"}  # importance speaks for either
-    assert [s.correct for s in story.sets].count(False) == wrong
+    wrong = min(3, int(np.sum(predicted != np.array(y))))
+    assert {shown.prediction for shown in content.sets} == {"even", "odd"}  # importance covers both signs
+    assert [s.correct for s in content.sets].count(False) == wrong
     network = fitted.module_.network
-    for shown in story.sets:
+    for shown in content.sets:
         i = int(shown.name.removeprefix("set "))
-        assert (shown.label, shown.prediction) == (y[i], said[i])
+        assert (shown.label, shown.prediction) == (y[i], predicted[i])
         assert dict(shown.scores) == pytest.approx(dict(zip(("even", "odd"), p[i], strict=True)))
         inside = fitted.module_.standardized(torch.from_numpy(x[i])).unsqueeze(0)
         with eval_mode(network), torch.no_grad():
@@ -516,129 +516,129 @@ def test_the_story_of_a_model_scores_it_against_the_labels(fitted: SetClassifier
         np.testing.assert_allclose(shown.places, layout.principal_axes(inside[0].double().numpy()))
         values = fitted.module_.standardized(torch.from_numpy(x[i][0]))
         assert shown.elements[0].startswith("abcde"[int(values.abs().argmax())] + " ")
-    facts = dict(story.facts)
+    facts = dict(content.facts)
     assert facts["Classes"] == "even, odd"
-    assert facts["Sets"] == "24 with 3 to 5 elements, mostly about 4"
+    assert facts["Sets"] == "24 sets of 3 to 5 elements, median 4"
     assert "max_epochs 12" in facts["Settings"]
     assert "verbose" not in facts["Settings"]
 
 
-def test_a_model_without_labels_or_data_has_a_page_too(fitted: SetClassifier) -> None:
-    story = models.story(fitted, labelled(sample(5), None), title="m", sets=3)
-    assert story.table is None
-    assert story.confusion is None
-    assert story.lead == "3 of 24 sets are shown below."
-    assert [(s.label, s.correct) for s in story.sets] == [(None, None)] * 3
-    alone = models.story(fitted, None, title="m")
+def test_a_model_without_labels_or_data(fitted: SetClassifier) -> None:
+    content = models.page_content(fitted, labelled(sample(5), None), title="m", sets=3)
+    assert content.table is None
+    assert content.confusion is None
+    assert content.lead == "3 of 24 sets are shown below."
+    assert [(s.label, s.correct) for s in content.sets] == [(None, None)] * 3
+    alone = models.page_content(fitted, None, title="m")
     assert alone.sets == ()
-    assert "the model alone" in alone.lead
-    assert alone.curves == story.curves
+    assert "model only" in alone.lead
+    assert alone.curves == content.curves
 
 
-def test_classes_that_the_model_does_not_know_are_mistakes(fitted: SetClassifier) -> None:
+def test_unknown_classes_count_as_errors(fitted: SetClassifier) -> None:
     x = sample(5)
     y = ["even", "odd"] * 11 + ["prime"] * 2
-    story = models.story(fitted, labelled(x, y), title="m")
-    assert story.confusion is not None
-    assert story.confusion.classes == ("even", "odd", "prime")
-    assert sum(story.confusion.counts[2]) == 2
-    assert [row[2] for row in story.confusion.counts] == [0, 0, 0]
-    assert story.table is not None
-    assert story.table.lines[3] == ("prime", "2", "0.0000", "—", "0.5000")
-    with pytest.raises(ValueError, match="expected one label for each set, got 2"):
-        models.story(fitted, labelled(x, np.zeros((24, 2))), title="m")
+    content = models.page_content(fitted, labelled(x, y), title="m")
+    assert content.confusion is not None
+    assert content.confusion.classes == ("even", "odd", "prime")
+    assert sum(content.confusion.counts[2]) == 2
+    assert [row[2] for row in content.confusion.counts] == [0, 0, 0]
+    assert content.table is not None
+    assert content.table.rows[3] == ("prime", "2", "0.0000", "—", "0.5000")
+    with pytest.raises(ValueError, match="expected one label per set, got 2"):
+        models.page_content(fitted, labelled(x, np.zeros((24, 2))), title="m")
 
 
-def test_whole_numbers_are_the_same_class_however_they_were_read() -> None:
+def test_integer_classes_match_whatever_their_type() -> None:
     x = sample(2)
     x = [one + 3 * (i % 3) for i, one in enumerate(x)]
     model = SetClassifier(max_epochs=12, lr=0.01, dropout=0.0, layers=(8,), hidden=(8,), random_state=0).fit(
         x, [0, 1, 2] * 8
     )
-    stories = [
-        models.story(model, labelled(x, y), title="m", sets=6)
+    contents = [
+        models.page_content(model, labelled(x, y), title="m", sets=6)
         for y in ([0.0, 1.0, 2.0] * 8, ["0", "1", "2"] * 8)
     ]
-    assert stories[0].confusion == stories[1].confusion
-    assert stories[0].confusion is not None
-    assert stories[0].confusion.classes == ("0", "1", "2")
-    assert len({shown.prediction for shown in stories[0].sets}) > 1
-    for shown in stories[0].sets:
+    assert contents[0].confusion == contents[1].confusion
+    assert contents[0].confusion is not None
+    assert contents[0].confusion.classes == ("0", "1", "2")
+    assert len({shown.prediction for shown in contents[0].sets}) > 1
+    for shown in contents[0].sets:
         i = int(shown.name.removeprefix("set "))
-        np.testing.assert_array_equal(shown.places, x[i])  # two features are a place
+        np.testing.assert_array_equal(shown.places, x[i])  # two features are used as coordinates
         counted = model.element_importance(x[i], int(model.predict([x[i]])[0]))
         np.testing.assert_allclose(shown.importance, counted, atol=1e-6)
 
 
-def test_several_labels_are_judged_one_by_one() -> None:
+def test_several_labels_per_set() -> None:
     x = sample(3)
     y = np.array([[i % 2, i % 3 == 0, 1] for i in range(24)], dtype=int)
     model = SetClassifier(max_epochs=3, layers=(8,), hidden=(8,), random_state=0).fit(x, y)
-    story = models.story(model, labelled(x, y), title="m", sets=4)
-    said = model.predict(x)
-    assert story.confusion is None
-    assert story.table is not None
-    assert story.table.lines[0][:3] == ("all", "24", f"{(said == y).all(1).mean():.4f}")
+    content = models.page_content(model, labelled(x, y), title="m", sets=4)
+    predicted = model.predict(x)
+    assert content.confusion is None
+    assert content.table is not None
+    assert content.table.rows[0][:3] == ("all", "24", f"{(predicted == y).all(1).mean():.4f}")
     for k in range(3):
-        assert story.table.lines[k + 1][:3] == (
+        assert content.table.rows[k + 1][:3] == (
             str(k),
             str(y[:, k].sum()),
-            f"{said[y[:, k] == 1, k].mean():.4f}",
+            f"{predicted[y[:, k] == 1, k].mean():.4f}",
         )
-    assert story.table.lines[3][4] == "—"  # a label of all sets cannot be told apart
-    for shown in story.sets:
+    assert content.table.rows[3][4] == "—"  # no AUC for a label of all sets
+    for shown in content.sets:
         i = int(shown.name.removeprefix("set "))
         assert shown.label == ", ".join(str(k) for k in range(3) if y[i, k])
-        assert shown.prediction == (", ".join(str(k) for k in range(3) if said[i, k]) or "none")
-        assert shown.correct == bool((said[i] == y[i]).all())
+        assert shown.prediction == (", ".join(str(k) for k in range(3) if predicted[i, k]) or "none")
+        assert shown.correct == bool((predicted[i] == y[i]).all())
         assert shown.kind == "points"
         np.testing.assert_array_equal(shown.places, x[i])
-    assert dict(story.facts)["Labels"] == "0, 1, 2"
-    with pytest.raises(ValueError, match="expected 3 labels that are 0 or 1 for each set"):
-        models.story(model, labelled(x, np.zeros(24)), title="m")
+    assert dict(content.facts)["Labels"] == "0, 1, 2"
+    with pytest.raises(ValueError, match=r"expected labels 0 or 1 of shape \[24, 3\], got shape \[24\]"):
+        models.page_content(model, labelled(x, np.zeros(24)), title="m")
 
 
-def test_numbers_are_judged_by_how_far_off_they_are() -> None:
+def test_regression_scores() -> None:
     x = sample(1)
     y = np.array([one.mean() for one in x])
     model = SetRegressor(max_epochs=2, layers=(8,), hidden=(8,), standardize=False, random_state=0).fit(x, y)
-    story = models.story(model, labelled(x, y), title="m", sets=3)
-    said = model.predict(x)
-    assert story.table is not None
-    assert story.confusion is None
-    scores = dict(story.table.lines)
+    content = models.page_content(model, labelled(x, y), title="m", sets=3)
+    predicted = model.predict(x)
+    assert content.table is not None
+    assert content.confusion is None
+    scores = dict(content.table.rows)
     assert scores["R²"] == f"{model.score(x, y):.4f}"
-    assert scores["Mean absolute error"] == f"{np.abs(said - y).mean():.4g}"
-    assert scores["Root of the mean squared error"] == f"{np.sqrt(np.square(said - y).mean()):.4g}"
+    assert scores["Mean absolute error"] == f"{np.abs(predicted - y).mean():.4g}"
+    assert scores["Root mean squared error"] == f"{np.sqrt(np.square(predicted - y).mean()):.4g}"
     everything = np.concatenate(x)
-    for shown in story.sets:
+    for shown in content.sets:
         i = int(shown.name.removeprefix("set "))
-        assert (shown.prediction, shown.label, shown.correct) == (f"{said[i]:.4g}", f"{y[i]:.4g}", None)
+        assert (shown.prediction, shown.label, shown.correct) == (f"{predicted[i]:.4g}", f"{y[i]:.4g}", None)
         np.testing.assert_allclose(shown.places[:, 0], x[i][:, 0])
         units = (x[i][0, 0] - everything.mean()) / everything.std()
         assert shown.elements[0].replace("−", "-").endswith(f"({units:+.1f} sd)")
-    with pytest.raises(ValueError, match="expected a number for each set as label, got others"):
-        models.story(model, labelled(x, ["a"] * 24), title="m")
+    with pytest.raises(ValueError, match="expected one number per set as label"):
+        models.page_content(model, labelled(x, ["a"] * 24), title="m")
 
 
-def test_of_a_large_set_a_part_is_shown(fitted: SetClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "LARGEST", 20)
+def test_large_sets_are_sampled(fitted: SetClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "MAX_ELEMENTS", 20)
     large = np.random.default_rng(0).normal(size=(50, 5))
-    (shown,) = models.story(fitted, labelled([large], ["odd"]), title="m").sets
+    (shown,) = models.page_content(fitted, labelled([large], ["odd"]), title="m").sets
     assert shown.weights is not None
     assert shown.weights.shape == (20, 20)
     assert len(shown.places) == len(shown.elements) == 20
     assert shown.remark is not None
-    assert shown.remark.endswith("These are 20 of its 50 elements, and the graph over these alone.")
-    index = parts.few(50)
+    assert shown.remark.endswith("Only 20 of its 50 elements and the graph between them are shown.")
+    index = parts.sample_elements(50)
     assert len(set(index.tolist())) == 20
     assert index.tolist() == sorted(index.tolist())
-    assert parts.few(20).tolist() == list(range(20))
+    assert parts.sample_elements(20).tolist() == list(range(20))
     whole = ShownSet(
         "s", "images", np.zeros((50, 2)), groups=tuple("ab" * 25), elements=tuple(map(str, range(50))),
         images=np.arange(50, dtype=np.uint8).reshape(50, 1, 1),
     )  # fmt: skip
-    some = parts.part(whole, index)
+    some = parts.subset(whole, index)
     assert some.elements == tuple(str(i) for i in index.tolist())
     assert some.groups == tuple("ab"[i % 2] for i in index.tolist())
     np.testing.assert_array_equal(some.images, index.view(20, 1, 1))
@@ -650,14 +650,16 @@ def test_of_a_large_set_a_part_is_shown(fitted: SetClassifier, monkeypatch: pyte
 def test_importance_has_a_bounded_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = sw.DMPS.build(3, 2, dim=8, hidden=(8, 8), depth=1), torch.randn(6, 3)
     plain = ShownSet("s", "points", x.numpy())
-    monkeypatch.setattr(parts, "MANY", 6)
-    shown = parts.drawn(plain, model, x, output=1, whole=6)
-    expected = importance(model, x[None], method="integrated-gradients", output=1, steps=parts.STEPS)[0]
+    monkeypatch.setattr(parts, "MAX_LEAVE_ONE_OUT", 5)
+    shown = parts.analyse_set(plain, model, x, output=1, whole=6)
+    expected = importance(
+        model, x[None], method="integrated-gradients", output=1, steps=parts.GRADIENT_STEPS
+    )[0]
     np.testing.assert_allclose(shown.importance, expected, atol=1e-6)
-    assert [parts.method_of(model, n) for n in (5, 6)] == ["leave-one-out", "integrated-gradients"]
+    assert [parts.importance_method(model, n) for n in (5, 6)] == ["leave-one-out", "integrated-gradients"]
     attending = sw.DMPS.build(3, 2, dim=8, hidden=(8, 8), depth=1, pool="attention")
-    assert parts.method_of(attending, 10**6) == "attention"
-    weights = parts.drawn(plain, attending, x, output=0, sign=-1.0, whole=6).importance
+    assert parts.importance_method(attending, 10**6) == "attention"
+    weights = parts.analyse_set(plain, attending, x, output=0, sign=-1.0, whole=6).importance
     assert weights is not None
     assert weights.sum() == pytest.approx(1, abs=1e-5)
 
@@ -665,50 +667,50 @@ def test_importance_has_a_bounded_cost(monkeypatch: pytest.MonkeyPatch) -> None:
         def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
             return x.float().sum((1, 2)).unsqueeze(1)
 
-    assert parts.drawn(plain, Ink(), x > 0, output=0, whole=6).importance is None  # bits have no gradient
+    assert parts.analyse_set(plain, Ink(), x > 0, output=0, whole=6).importance is None
 
 
-def test_a_page_can_do_without_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_do_not_need_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = sw.DMPS.build(3, 1, dim=8, hidden=(8, 8), depth=1), 9 * torch.randn(6, 3)
     monkeypatch.setitem(sys.modules, "scipy.cluster", None)
-    shown = parts.drawn(ShownSet("s", "points", x.numpy()), model, x, output=0, whole=6)
+    shown = parts.analyse_set(ShownSet("s", "points", x.numpy()), model, x, output=0, whole=6)
     assert shown.remark is None
     assert shown.weights is not None
 
 
-def test_mistakes_are_at_most_half_unless_there_is_nothing_else() -> None:
+def test_at_most_half_of_the_sets_are_errors_if_there_are_others() -> None:
     correct = [True] * 3 + [False] * 7
-    assert [correct[i] for i in parts.chosen(correct, 4, 0)].count(False) == 2
-    assert [correct[i] for i in parts.chosen(correct, 9, 0)].count(False) == 6
-    assert parts.chosen(correct, 99, 0) == list(range(10))
-    assert len(parts.chosen([None] * 5, 3, 0)) == 3
-    assert parts.chosen([True] * 50, 5, 0) != parts.chosen([True] * 50, 5, 1)
+    assert [correct[i] for i in parts.choose_sets(correct, 4, 0)].count(False) == 2
+    assert [correct[i] for i in parts.choose_sets(correct, 9, 0)].count(False) == 6
+    assert parts.choose_sets(correct, 99, 0) == list(range(10))
+    assert len(parts.choose_sets([None] * 5, 3, 0)) == 3
+    assert parts.choose_sets([True] * 50, 5, 0) != parts.choose_sets([True] * 50, 5, 1)
     with pytest.raises(ValueError, match="sets must not be negative, got -1"):
-        parts.chosen(correct, -1, 0)
+        parts.choose_sets(correct, -1, 0)
 
 
-def test_curves_leave_out_what_tells_nothing() -> None:
+def test_curves_omit_constants_duplicates_and_single_points() -> None:
     entries = [
         {"step": i, "loss": 1 / i, "lr": 0.1, "validation_accuracy": i / 9, "validation_accuracy_mode": i / 9,
          "validation_accuracy_round": i / 8}
         for i in (1, 2)
     ]  # fmt: skip
-    found = parts.curves(
+    curves = parts.learning_curves(
         {"fold-0": entries, "fold-1": entries[:1], "fold-2": [e | {"loss": 3} for e in entries]}
     )
-    assert [(c.panel, c.name) for c in found] == [
+    assert [(c.panel, c.name) for c in curves] == [
         ("loss", "training, fold-0"),
         ("accuracy", "validation, fold-0"),
         ("accuracy", "validation, round, fold-0"),
         ("loss", "training, fold-2"),
     ]
-    assert found[2].points == ((1.0, 1 / 8), (2.0, 2 / 8))
+    assert curves[2].points == ((1.0, 1 / 8), (2.0, 2 / 8))
 
 
 # Places
 
 
-def test_the_kernel_tells_who_lies_together() -> None:
+def test_kernel_layout_places_similar_elements_together() -> None:
     group = np.arange(12) % 3
     K = np.where(group[:, None] == group, 0.9, 1e-9)
     np.fill_diagonal(K, 1)
@@ -717,7 +719,7 @@ def test_the_kernel_tells_who_lies_together() -> None:
     others = ~np.eye(12, dtype=bool)
     same = (group[:, None] == group) & others
     assert distance[same].max() < 0.7 * distance[group[:, None] != group].min()
-    assert distance[others].min() > 0.95  # pictures of one unit do not cover each other
+    assert distance[others].min() > 0.95  # images of one unit do not overlap
     np.testing.assert_array_equal(places, layout.by_kernel(K))
     for alike in (np.ones((5, 5)), np.eye(5), np.full((5, 5), 0.999)):
         apart = layout.by_kernel(alike)
@@ -760,52 +762,55 @@ def test_grids_and_lines() -> None:
 # Pages
 
 
-def test_a_page_is_written_as_a_whole(
-    gaussian: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[Story] = []
-    monkeypatch.setattr(page, "render", lambda story: told.append(story) or "<p>ρ</p>")
+def test_write_page_of_a_run(gaussian: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[PageContent] = []
+    monkeypatch.setattr(page, "render", lambda content: rendered.append(content) or "<p>ρ</p>")
     record = json.loads((gaussian / "result.json").read_text()) | {"row": "deepsets"}
     (tmp_path / "gaussian").mkdir()
     (tmp_path / "gaussian" / "other.json").write_text(json.dumps(record))
     out = write_page(gaussian, None, tmp_path / "new" / "page.html", sets=3, seed=2, results=tmp_path)
     assert out == tmp_path / "new" / "page.html"
     assert out.read_bytes() == "<p>ρ</p>".encode()
-    expected = runs.story(gaussian, sets=3, seed=2)
-    assert [s.name for s in told[0].sets] == [s.name for s in expected.sets]
-    assert told[0].table is not None
-    assert [line[0] for line in told[0].table.lines] == ["DeepSets (W = I)", "V-DMPS"]
+    expected = runs.page_content(gaussian, sets=3, seed=2)
+    assert [s.name for s in rendered[0].sets] == [s.name for s in expected.sets]
+    assert rendered[0].table is not None
+    assert [line[0] for line in rendered[0].table.rows] == ["DeepSets (W = I)", "V-DMPS"]
 
 
-def test_a_model_has_a_page_of_its_own(
+def test_write_page_of_a_model(
     fitted: SetClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fitted.save(tmp_path / "m.safetensors")
     rows = [f"{i},{'eo'[i % 2]},{','.join(map(str, e))}" for i, x in enumerate(sample(5)) for e in x]
     (tmp_path / "data.csv").write_text("\n".join(["bag,kind,a,b,c,d,e", *rows]) + "\n")
-    told: list[Story] = []
-    monkeypatch.setattr(page, "render", lambda story: told.append(story) or "")
+    rendered: list[PageContent] = []
+    monkeypatch.setattr(page, "render", lambda content: rendered.append(content) or "")
     write_page(
         tmp_path / "m.safetensors", tmp_path / "data.csv", tmp_path / "page.html", sets=2,
         set_column="bag", label_column="kind",
     )  # fmt: skip
-    assert told[0].title == "SetClassifier · m.safetensors"
-    assert told[0].facts[0] == ("Data", "data.csv")
-    assert told[0].confusion is not None
-    assert told[0].confusion.classes == ("even", "odd", "e", "o")
-    assert len(told[0].sets) == 2
-    assert "d " in told[0].sets[0].elements[0] + told[0].sets[1].elements[0]
+    assert rendered[0].title == "SetClassifier · m.safetensors"
+    assert rendered[0].facts[0] == ("Data", "data.csv")
+    assert rendered[0].confusion is not None
+    assert rendered[0].confusion.classes == ("even", "odd", "e", "o")
+    assert len(rendered[0].sets) == 2
+    assert "d " in rendered[0].sets[0].elements[0] + rendered[0].sets[1].elements[0]
     write_page(tmp_path / "m.safetensors", out=tmp_path / "page.html")
-    assert told[1].sets == ()
+    assert rendered[1].sets == ()
 
 
-def test_what_is_no_run_and_no_model_is_told_in_a_sentence(gaussian: Path, tmp_path: Path) -> None:
+def test_sources_that_are_neither_run_nor_model_are_rejected(gaussian: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     for source, data, error, expected in (
-        (tmp_path / "nothing", None, FileNotFoundError, "nothing does not exist: expected a run's folder or"),
-        (tmp_path, None, FileNotFoundError, "is not a run, as it has no config.json$"),
-        (gaussian.parent.parent, None, FileNotFoundError, f"but one is in {gaussian}$"),
-        (gaussian, tmp_path, ValueError, "a run knows its own data"),
+        (
+            tmp_path / "nothing",
+            None,
+            FileNotFoundError,
+            "nothing does not exist: expected the folder",
+        ),
+        (tmp_path, None, FileNotFoundError, "is not the folder of a run: it has no config.json$"),
+        (gaussian.parent.parent, None, FileNotFoundError, f"{gaussian} is one$"),
+        (gaussian, tmp_path, ValueError, "data must be omitted for a run"),
         (gaussian / "checkpoint.pt", None, ValueError, f"is a part of a run: explore {gaussian}$"),
         (Path(__file__), None, ValueError, "is no model file that can be read"),
     ):
@@ -815,14 +820,14 @@ def test_what_is_no_run_and_no_model_is_told_in_a_sentence(gaussian: Path, tmp_p
     with pytest.raises(ValueError, match=f"fold-0 is a part of a run: explore {gaussian}"):
         write_page(gaussian / "fold-0", out=out)
     (gaussian / "fold-0").rmdir()
-    with pytest.raises(IsADirectoryError, match="out must be a file for the page, got the folder"):
+    with pytest.raises(IsADirectoryError, match=r"out must be an \.html file, got the folder"):
         write_page(gaussian, out=tmp_path)
     with pytest.raises(ValueError, match="sets must not be negative, got -2"):
         write_page(gaussian, out=out, sets=-2)
     assert not out.exists()
 
 
-def test_importing_the_explorer_is_light() -> None:
+def test_importing_the_explorer_loads_no_heavy_package() -> None:
     code = (
         "import sys, setwise.inspection.explorer; assert not {'torch', 'numpy', 'sklearn'} & set(sys.modules)"
     )

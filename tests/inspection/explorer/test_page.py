@@ -1,4 +1,4 @@
-"""The explorer page: what goes into it, and what a browser makes of it."""
+"""Tests of the explorer page: the data in it, and its behaviour in a browser."""
 
 import base64
 import io
@@ -17,7 +17,7 @@ import torch
 
 from setwise.functional import sparsify
 from setwise.inspection.explorer import page as module
-from setwise.inspection.explorer.content import Confusion, Curve, ShownSet, Story, Table
+from setwise.inspection.explorer.content import Confusion, Curve, PageContent, ShownSet, Table
 from setwise.inspection.explorer.page import render
 from setwise.inspection.importance import strongest_neighbours
 from tests.browser import Visit, chromium
@@ -74,7 +74,7 @@ def bag() -> ShownSet:
     return ShownSet("bag", "features", np.random.default_rng(3).normal(size=(9, 2)))
 
 
-STORY = Story(
+CONTENT = PageContent(
     "Counting",
     "How many kinds are in a set?",
     (("Data", "drawings"), ("Seed", "0")),
@@ -89,15 +89,15 @@ STORY = Story(
 )
 
 
-# ---- What goes into the page
+# ---- Data of the page
 
 
 def data_of(html: str) -> Any:
-    return json.loads(re.search(r'id="story">(.*?)</script>', html)[1])
+    return json.loads(re.search(r'id="content">(.*?)</script>', html)[1])
 
 
 def decoded(packed: Any, n: int) -> Any:
-    """The graph as the page reads it, by another way."""
+    """Decode a graph independently of the page."""
     kind = np.uint8 if packed["steps"] == 254 else np.dtype("<u2")
     levels = np.frombuffer(zlib.decompress(base64.b64decode(packed["levels"])), kind).astype(float)
     if packed["symmetric"]:
@@ -106,7 +106,7 @@ def decoded(packed: Any, n: int) -> Any:
         levels = (full + full.T).ravel()
     ratio = packed["high"] / packed["low"]
     values = np.where(levels > 0, packed["low"] * ratio ** ((levels - 1) / packed["steps"]), 0)
-    own = np.frombuffer(zlib.decompress(base64.b64decode(packed["own"])), "<f4")
+    own = np.frombuffer(zlib.decompress(base64.b64decode(packed["diagonal"])), "<f4")
     return values.reshape(n, n) + np.diag(own)
 
 
@@ -120,56 +120,56 @@ def decoded(packed: Any, n: int) -> Any:
     ],
     ids=["fine", "symmetric", "large", "wide"],
 )
-def test_weights_are_kept_to_within_the_error_that_is_stated(
+def test_weights_are_stored_to_within_the_stated_error(
     W: Any, steps: int, symmetric: bool, error: float
 ) -> None:
     n = len(W)
-    packed = data_of(render(Story("x", sets=(ShownSet("a", "features", np.zeros((n, 2)), W),))))
+    packed = data_of(render(PageContent("x", sets=(ShownSet("a", "features", np.zeros((n, 2)), W),))))
     packed = packed["sets"][0]["weights"]
     assert (packed["steps"], packed["symmetric"]) == (steps, symmetric)
     assert 0 < packed["error"] < error
-    found, off = decoded(packed, n), ~np.eye(n, dtype=bool)
+    values, off = decoded(packed, n), ~np.eye(n, dtype=bool)
     small = off & (1e-6 * W[off].max() > W)
-    assert not found[small].any()
+    assert not values[small].any()
     there = off & ~small
-    assert np.abs(found[there] / W[there] - 1).max() < packed["error"] + 1e-6
-    assert np.allclose(found[~off], W[~off])
+    assert np.abs(values[there] / W[there] - 1).max() < packed["error"] + 1e-6
+    assert np.allclose(values[~off], W[~off])
 
 
-def test_a_thousand_elements_weigh_little_and_sparse_ones_less() -> None:
+def test_large_graphs_take_few_bytes_and_sparse_ones_fewer() -> None:
     x, W = np.zeros((1000, 2)), graph(1000)
-    empty = len(render(Story("x")))
-    dense = len(render(Story("x", sets=(ShownSet("a", "features", x, W),)))) - empty
+    empty = len(render(PageContent("x")))
+    dense = len(render(PageContent("x", sets=(ShownSet("a", "features", x, W),)))) - empty
     assert 1_000_000 < dense < 1_450_000
     W[np.random.default_rng(0).random(W.shape) > 0.02] = 0
-    html = render(Story("x", sets=(ShownSet("a", "features", x, W),)))
+    html = render(PageContent("x", sets=(ShownSet("a", "features", x, W),)))
     assert len(html) - empty < 200_000
     packed = data_of(html)["sets"][0]["weights"]
     assert packed["steps"] == 65_534
     assert np.array_equal(decoded(packed, 1000) > 0, W > 0)
 
 
-def test_what_is_no_number_is_told_and_counts_as_none() -> None:
+def test_nonfinite_values_are_counted_and_replaced() -> None:
     W, places = graph(5), np.arange(10.0).reshape(5, 2)
     W[0, 1], W[2, 2], W[3, 4], places[3, 0] = np.nan, np.inf, 1e-9, np.nan
-    shown = data_of(render(Story("x", sets=(ShownSet("a", "features", places, W),))))["sets"][0]
-    assert (shown["weights"]["strange"], shown["unplaced"]) == (2, 1)
-    found = decoded(shown["weights"], 5)
-    assert found[0, 1] == found[2, 2] == found[3, 4] == 0
-    assert shown["weights"]["error"] < 1e-4  # which a weight of next to nothing does not spoil
-    assert found[1, 0] == pytest.approx(W[1, 0], rel=1e-4)
+    shown = data_of(render(PageContent("x", sets=(ShownSet("a", "features", places, W),))))["sets"][0]
+    assert (shown["weights"]["nonfinite"], shown["unplaced"]) == (2, 1)
+    values = decoded(shown["weights"], 5)
+    assert values[0, 1] == values[2, 2] == values[3, 4] == 0
+    assert shown["weights"]["error"] < 1e-4  # tiny weights do not widen the scale
+    assert values[1, 0] == pytest.approx(W[1, 0], rel=1e-4)
     kept = np.frombuffer(zlib.decompress(base64.b64decode(shown["places"])), "<f4").reshape(5, 2)
     others = np.delete(places, 3, axis=0)
     assert np.allclose(kept[3], (np.median(others, axis=0) - 4.5) / 4 - [-0.125, 0.125], atol=0.2)
     assert np.abs(kept).max() == 1
 
 
-def test_long_curves_keep_their_peaks_and_ends() -> None:
+def test_long_curves_keep_their_extremes_and_ends() -> None:
     values = np.random.default_rng(0).normal(size=20_000)
     values[[777, 9_999]] = 50, -50
     values[5_000:5_200] = np.nan
     curve = Curve("loss", "training", tuple(zip(map(float, range(20_000)), values.tolist(), strict=True)))
-    points = data_of(render(Story("x", curves=(curve,))))["curves"][0]["points"]
+    points = data_of(render(PageContent("x", curves=(curve,))))["curves"][0]["points"]
     assert len(points) <= 1_002
     assert [777.0, 50.0] in points
     assert [9_999.0, -50.0] in points
@@ -183,22 +183,24 @@ def picture(uri: str) -> Any:
     return image.open(io.BytesIO(base64.b64decode(uri.split(",")[1])))
 
 
-def test_pictures_lie_on_one_sheet_and_slides_are_bounded() -> None:
+def test_images_share_one_sheet_and_slides_are_bounded() -> None:
     shown = digits()
-    sheet = data_of(render(Story("x", sets=(shown,))))["sets"][0]["pictures"]
+    sheet = data_of(render(PageContent("x", sets=(shown,))))["sets"][0]["pictures"]
     assert (sheet["columns"], sheet["width"], sheet["height"]) == (3, 3, 4)
     pixels = np.asarray(picture(sheet["uri"]))
     assert pixels.shape == (8, 9)
     assert np.array_equal(pixels[4:, 3:6], shown.images[4])
     large = np.zeros((100, 300, 200, 3), dtype=np.uint8)
     kept = replace(cloud(100), images=large)
-    sheet = data_of(render(Story("x", sets=(kept,))))["sets"][0]["pictures"]
-    assert (sheet["width"], sheet["height"]) == (136, 204)  # ten a side, 2,048 pixels at most
+    sheet = data_of(render(PageContent("x", sets=(kept,))))["sets"][0]["pictures"]
+    assert (sheet["width"], sheet["height"]) == (136, 204)  # ten per side, 2,048 pixels at most
     noise = np.random.default_rng(0).integers(0, 256, (2_400, 1_200, 3), dtype=np.uint8)
-    told = data_of(render(Story("x", sets=(replace(slide(), background=noise),))))["sets"][0]["background"]
-    assert (told["width"], told["height"]) == (1_200, 2_400)
-    assert len(told["uri"]) < 1_400_000
-    width, height = picture(told["uri"]).size
+    stored = data_of(render(PageContent("x", sets=(replace(slide(), background=noise),))))["sets"][0][
+        "background"
+    ]
+    assert (stored["width"], stored["height"]) == (1_200, 2_400)
+    assert len(stored["uri"]) < 1_400_000
+    width, height = picture(stored["uri"]).size
     assert height == pytest.approx(2 * width, rel=0.01)
 
 
@@ -206,67 +208,67 @@ def test_pictures_lie_on_one_sheet_and_slides_are_bounded() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"weights": graph(5)}, r"weights of the set 'digits' must be \[6, 6\], got \[5, 5\]"),
-        ({"kernel": graph(5)}, r"kernel of the set 'digits' must be \[6, 6\], got \[5, 5\]"),
-        ({"places": np.zeros((6, 4))}, r"must be two or three coordinates each, got \[6, 4\]"),
-        ({"kind": "patches", "places": np.zeros((6, 3))}, r"two or three coordinates each, got \[6, 3\]"),
-        ({"importance": np.zeros(2)}, "importance .* must be one for each of the 6 elements, got 2"),
-        ({"groups": ("a",)}, "groups .* must be one for each of the 6 elements, got 1"),
-        ({"elements": ("a",)}, "elements .* must be one for each of the 6 elements, got 1"),
-        ({"images": np.zeros((6, 4, 4))}, "images .* must be bytes, uint8, got float64"),
+        ({"weights": graph(5)}, r"weights of set 'digits' must be \[6, 6\], got \[5, 5\]"),
+        ({"kernel": graph(5)}, r"kernel of set 'digits' must be \[6, 6\], got \[5, 5\]"),
+        ({"places": np.zeros((6, 4))}, r"places of set 'digits' must be .*, got \[6, 4\]"),
+        ({"kind": "patches", "places": np.zeros((6, 3))}, r"places of set 'digits' must be .*, got \[6, 3\]"),
+        ({"importance": np.zeros(2)}, "importance .* must have one entry per element, 6, got 2"),
+        ({"groups": ("a",)}, "groups .* must have one entry per element, 6, got 1"),
+        ({"elements": ("a",)}, "elements .* must have one entry per element, 6, got 1"),
+        ({"images": np.zeros((6, 4, 4))}, "images .* must be uint8, got float64"),
         (
             {"images": np.zeros((6, 4, 4, 2), np.uint8)},
             r"must be \[n, h, w\] or \[n, h, w, 3\], got \[6, 4, 4, 2\]",
         ),
         ({"background": np.zeros((4, 4), np.uint8)}, r"background .* must be \[h, w, 3\], got \[4, 4\]"),
-        ({"images": None}, "images of the set 'digits' are missing, which its kind 'images' needs"),
-        ({"kind": "patches"}, "patch of the set 'digits' must be a side in pixels, got None"),
-        ({"places": np.zeros((2001, 2))}, "a page shows sets of at most 2000 elements, got 2001"),
+        ({"images": None}, "images of set 'digits' are required for the kind 'images', got None"),
+        ({"kind": "patches"}, "patch of set 'digits' must be .* in pixels, got None"),
+        ({"places": np.zeros((2001, 2))}, "must have at most 2000 elements, got 2001"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_inconsistent_sets_are_rejected(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        render(Story("x", sets=(replace(digits(), **changes),)))
+        render(PageContent("x", sets=(replace(digits(), **changes),)))
 
 
-def test_pictures_without_pillow_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_without_pillow_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    render(Story("x", sets=(bag(),)))
+    render(PageContent("x", sets=(bag(),)))
     with pytest.raises(ModuleNotFoundError, match=re.escape("pip install 'setwise[data]'")):
-        render(Story("x", sets=(digits(),)))
+        render(PageContent("x", sets=(digits(),)))
 
 
-def test_titles_may_hold_anything() -> None:
-    html = render(Story("\udc80 </title>", curves=(Curve("\udc80", "\0", ()),)))
+def test_titles_are_escaped() -> None:
+    html = render(PageContent("\udc80 </title>", curves=(Curve("\udc80", "\0", ()),)))
     assert "<title>&#56448; &lt;/title&gt;</title>" in html
     html.encode()
 
 
-def test_the_parts_of_the_script_are_all_there() -> None:
+def test_every_script_is_part_of_the_page() -> None:
     folder = Path(module.__file__).parent
     assert {path.stem for path in folder.glob("*.js")} == {*module.SCRIPTS}
 
 
-# ---- What a browser makes of it
+# ---- Behaviour in a browser
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
+    with chromium() as opened_browser:
+        yield opened_browser
 
 
 @pytest.fixture
 def visit(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Open the page of a story; at the end it must have been quiet."""
+    """Open a page; it must not request anything or log an error."""
     visits: list[Visit] = []
 
-    def open_page(story: Story = STORY, **options: Any) -> Any:
+    def open_page(content: PageContent = CONTENT, **options: Any) -> Any:
         path = tmp_path / f"page{len(visits)}.html"
-        path.write_text(render(story), encoding="utf-8")
+        path.write_text(render(content), encoding="utf-8")
         visits.append(Visit(browser, path, **options))
         page = visits[-1].page
-        if story.sets:
+        if content.sets:
             until(page, "window.setwiseExplorer?.draws > 0")
         return page
 
@@ -284,7 +286,7 @@ def until(page: Any, condition: str) -> None:
     page.evaluate(
         f"""async () => {{
           for (let k = 0; !({condition}); k++) {{
-            if (k > 1000) throw new Error(`waited in vain for ${{{json.dumps(condition)}}}`);
+            if (k > 1000) throw new Error(`timed out waiting for ${{{json.dumps(condition)}}}`);
             await new Promise((done) => setTimeout(done, 10));
           }}
         }}"""
@@ -296,7 +298,7 @@ def opened(page: Any, name: str) -> None:
 
 
 def drawn(page: Any) -> None:
-    """Wait until what was asked for is drawn."""
+    """Wait until the last request is drawn."""
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
@@ -316,7 +318,7 @@ def pixels(page: Any, canvas: str = "base") -> str:
 
 
 def middles(page: Any, n: int) -> list[list[int]]:
-    """Red, green and blue in the middle of each element."""
+    """The RGB colour at the centre of each element."""
     drawn(page)
     code = """(n) => Array.from({ length: n }, (_, i) => {
       const pen = new OffscreenCanvas(1, 1).getContext("2d");
@@ -328,7 +330,7 @@ def middles(page: Any, n: int) -> list[list[int]]:
 
 
 def places(page: Any, n: int) -> Any:
-    """Where the elements lie on the canvas."""
+    """The positions of the elements on the canvas."""
     drawn(page)
     return np.array(page.evaluate("(n) => Array.from({ length: n }, (_, i) => setwiseExplorer.at(i))", n))
 
@@ -344,13 +346,13 @@ def point_at(page: Any, element: int, *, click: bool = False) -> None:
 
 
 def neighbours(page: Any) -> list[tuple[int, str]]:
-    """The elements that are listed in the card, and the numbers beside them."""
+    """The elements listed in the card, and their numbers."""
     who = page.locator("#element .neighbours .who").all_inner_texts()
     numbers = page.locator("#element .neighbours .weight").all_inner_texts()
     return [(int(name.split()[0]) - 1, number) for name, number in zip(who, numbers, strict=True)]
 
 
-def heard_most(W: Any, i: int) -> tuple[list[int], list[float]]:
+def strongest(W: Any, i: int) -> tuple[list[int], list[float]]:
     elements, weights = strongest_neighbours(torch.as_tensor(np.asarray(W)), i, 8)
     return elements.tolist(), weights.tolist()
 
@@ -360,7 +362,7 @@ def slide_to(page: Any, value: int) -> None:
     page.evaluate(f"const slider = document.getElementById('slider'); ({code})({value})")
 
 
-def test_it_tells_the_story(visit: Callable[..., Any]) -> None:
+def test_page_shows_its_content(visit: Callable[..., Any]) -> None:
     page = visit()
     assert page.title() == text(page, "h1") == "Counting"
     assert text(page, "#lead") == "How many kinds are in a set?"
@@ -371,34 +373,34 @@ def test_it_tells_the_story(visit: Callable[..., Any]) -> None:
     assert page.locator("#table td.figure").count() == 2
     assert page.locator("#contents a").all_inner_texts() == [
         "Results",
-        "Learning",
-        "Truth and prediction",
+        "Learning curves",
+        "Confusion matrix",
         "Sets",
     ]
     assert text(page, "#name") == "digits"
-    assert text(page, "#verdict") == "6 elements · truth two · model two ✓ right"
+    assert text(page, "#outcome") == "6 elements · label two · prediction two ✓ correct"
     assert text(page, "#remark") == "A graph to look at."
-    assert text(page, "#scores") == "What the model says two 0.750 one 0.250"
+    assert text(page, "#scores") == "Model output two 0.750 one 0.250"
     assert page.locator("#list [aria-selected=true]").inner_text().split()[:2] == ["✓", "digits"]
-    assert "digits, 6 elements" in text(page, "#words")
+    assert "digits, 6 elements" in text(page, "#announcement")
 
 
-def test_what_is_not_there_is_left_out(visit: Callable[..., Any]) -> None:
-    page = visit(Story("Alone"))
+def test_empty_sections_are_hidden(visit: Callable[..., Any]) -> None:
+    page = visit(PageContent("Alone"))
     assert page.locator("main > section:visible").count() == 0
     assert page.locator("#contents a, #lead:visible, #facts:visible, #skip:visible").count() == 0
     assert text(page, "body") == "Dark Alone"
-    page = visit(Story("Sets only", sets=(bag(),)))
+    page = visit(PageContent("Sets only", sets=(bag(),)))
     assert page.locator("main > section:visible").count() == 1
     assert (
         page.locator("#remark:visible, #scores:visible, #energies:visible, #threshold:visible").count() == 0
     )
     assert page.locator("#graph").is_hidden()
-    assert text(page, "#count") == "This model has no graph between elements."
+    assert text(page, "#count") == "This model has no latent graph."
     assert page.locator("#colour option").all_inner_texts() == ["None"]
     page.locator("#overlay").press("ArrowRight")
-    assert text(page, "#element") == "Element 1 Let go (Esc)"
-    assert text(page, "#words") == "Element 1."
+    assert text(page, "#element") == "Element 1 Deselect (Esc)"
+    assert text(page, "#announcement") == "Element 1."
     assert page.locator("#filter option").all_inner_texts() == ["All (1)"]
 
 
@@ -410,7 +412,7 @@ def test_sets_are_filtered(visit: Callable[..., Any]) -> None:
     assert page.locator("#filter option").all_inner_texts() == ["All (4)", "Wrong (2)", "two (2)", "one (1)"]
     page.locator("#filter").select_option(label="Wrong (2)")
     assert names.all_inner_texts() == ["cloud", "slide"]
-    opened(page, "cloud")  # the one before is not among them
+    opened(page, "cloud")  # the open set is not among them
     page.locator("#filter").select_option(label="two (2)")
     assert names.all_inner_texts() == ["digits", "slide"]
     page.locator("#list").press("End")
@@ -420,7 +422,7 @@ def test_sets_are_filtered(visit: Callable[..., Any]) -> None:
     opened(page, "digits")
     page.locator("#filter").select_option("all")
     assert state(page)["index"] == 0  # still listed, still open
-    assert text(page, "#words") == "4 sets listed"
+    assert text(page, "#announcement") == "4 sets listed"
     code = """async () => {
       const slowly = () => new Promise((done) => setTimeout(done, 50));
       HTMLImageElement.prototype.decode = slowly;
@@ -429,10 +431,10 @@ def test_sets_are_filtered(visit: Callable[..., Any]) -> None:
     }"""
     page.evaluate(code)
     opened(page, "bag")
-    assert text(page, "#name") == "bag"  # though the pictures of the first came later
+    assert text(page, "#name") == "bag"  # although the images of the first set were decoded later
 
 
-def test_cells_of_the_confusion_matrix_choose_sets(visit: Callable[..., Any]) -> None:
+def test_cells_of_the_confusion_matrix_filter_the_sets(visit: Callable[..., Any]) -> None:
     page = visit()
     cells = page.locator("#matrix button")
     assert cells.all_inner_texts() == ["3", "1", "2", "4"]
@@ -443,18 +445,18 @@ def test_cells_of_the_confusion_matrix_choose_sets(visit: Callable[..., Any]) ->
         "(cells) => cells.map((cell) => cell.style.getPropertyValue('--share'))"
     )
     assert shares == [f"{round(100 * share**0.5)}%" for share in (3 / 4, 1 / 4, 2 / 6, 4 / 6)]
-    assert cells.nth(1).get_attribute("aria-label") == "one, given as two: 1 of 4; 1 set to see"
+    assert cells.nth(1).get_attribute("aria-label") == "one, predicted as two: 1 of 4; 1 set on this page"
     cells.nth(1).click()
     opened(page, "cloud")
     assert page.locator("#list .set-name").all_inner_texts() == ["cloud"]
-    assert page.locator("#filter option:checked").inner_text() == "one, given as two (1)"
+    assert page.locator("#filter option:checked").inner_text() == "one, predicted as two (1)"
     page.locator("#matrix button[tabindex='0']").focus()
     page.keyboard.press("ArrowLeft")
-    page.keyboard.press("ArrowLeft")  # there is no farther
+    page.keyboard.press("ArrowLeft")  # already at the edge
     page.keyboard.press("Enter")
-    assert page.locator("#nothing").is_visible()
+    assert page.locator("#no-sets").is_visible()
     assert page.locator("#list").is_hidden()
-    assert page.locator("#filter option").last.inner_text() == "one, given as one (0)"
+    assert page.locator("#filter option").last.inner_text() == "one, predicted as one (0)"
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Space")
     opened(page, "slide")
@@ -463,7 +465,7 @@ def test_cells_of_the_confusion_matrix_choose_sets(visit: Callable[..., Any]) ->
 
 
 def kept(W: Any, delta: float) -> int:
-    """Pairs of which sparsify keeps one direction or the other."""
+    """The number of pairs of which sparsify keeps at least one direction."""
     left = sparsify(torch.as_tensor(np.asarray(W, dtype=np.float64))[None], delta)[0] > 0
     return int((left | left.T).triu(1).sum())
 
@@ -480,9 +482,7 @@ def test_the_threshold_keeps_what_sparsify_keeps(visit: Callable[..., Any]) -> N
         assert state(page)["set"]["edges"] == kept(W, delta) == edges
         drawn(page)
         assert state(page)["drawn"] == edges
-        assert text(page, "#count").startswith(
-            f"{edges} of 15 pairs weigh{'s' if edges == 1 else ''} at least δ"
-        )
+        assert text(page, "#count").startswith(f"{edges} of 15 pairs with weight ≥ δ")
     shown = pixels(page)
     slide_to(page, 1000)
     assert state(page)["set"]["edges"] == 1
@@ -503,80 +503,86 @@ def test_the_threshold_keeps_what_sparsify_keeps(visit: Callable[..., Any]) -> N
     assert page.locator("#delta").get_attribute("aria-invalid") is None
 
 
-def test_the_slider_stays_where_it_was_for_the_next_set(visit: Callable[..., Any]) -> None:
+def test_the_slider_keeps_its_position_for_the_next_set(visit: Callable[..., Any]) -> None:
     page = visit()
     slide_to(page, 250)
     choose(page, "cloud")
     assert state(page)["set"]["edges"] == round((40 * 39 / 2) ** 0.75)
 
 
-def test_pointing_shows_whom_an_element_listens_to(visit: Callable[..., Any]) -> None:
+def test_pointing_at_an_element_shows_its_strongest_neighbours(visit: Callable[..., Any]) -> None:
     page, W = visit(), digits().weights
     before = pixels(page, "overlay")
     dim = "getComputedStyle(document.getElementById('base')).opacity"
     assert page.evaluate(dim) == "1"
     point_at(page, 4)
     assert page.evaluate(dim) == "0.32"
-    elements, weights = heard_most(W, 4)
+    elements, weights = strongest(W, 4)
     assert state(page)["set"]["neighbours"] == elements
     assert neighbours(page) == [(j, f"{w:#.3g}") for j, w in zip(elements, weights, strict=True)]
     assert text(page, "#element h4") == "Element 5"
     assert text(page, "#tip") == "Element 5 · drawing 4"
-    assert f"Own weight {W[4, 4]:#.3g}" in text(page, "#element")
+    assert f"Self-weight {W[4, 4]:#.3g}" in text(page, "#element")
     assert "Group one" in text(page, "#element")
     assert pixels(page, "overlay") != before
     page.mouse.move(5, 5)
     assert state(page)["set"]["focus"] is None
     assert pixels(page, "overlay") == before
     assert page.locator("#tip").is_hidden()
-    heard = W.sum(0) - W.diagonal()
-    assert [j for j, _ in neighbours(page)] == np.argsort(-heard).tolist()
+    received = W.sum(0) - W.diagonal()
+    assert [j for j, _ in neighbours(page)] == np.argsort(-received).tolist()
 
 
-def test_a_click_pins_and_escape_lets_go(visit: Callable[..., Any]) -> None:
+def test_a_click_selects_and_escape_deselects(visit: Callable[..., Any]) -> None:
     page, W = visit(), digits().weights
     point_at(page, 2, click=True)
-    elements, weights = heard_most(W, 2)
-    assert state(page)["pinned"] == 2
+    elements, weights = strongest(W, 2)
+    assert state(page)["selected"] == 2
     most = ", ".join(f"{j + 1} with {w:#.3g}" for j, w in zip(elements[:3], weights, strict=False))
-    assert text(page, "#words") == f"Element 3, zero, drawing 2. Listens most to {most}."
+    assert text(page, "#announcement") == f"Element 3, zero, drawing 2. Strongest neighbours: {most}."
     point_at(page, 5)
-    assert state(page)["set"]["focus"] == 2  # pointing elsewhere compares
-    assert text(page, "#tip").endswith(f"weighs {W[2, 5]:#.3g} for 3, 3 weighs {W[5, 2]:#.3g} for it")
+    assert state(page)["set"]["focus"] == 2  # pointing at another element compares the two
+    assert text(page, "#tip").endswith(f"W(3, 6) = {W[2, 5]:#.3g}, W(6, 3) = {W[5, 2]:#.3g}")
     page.locator("#element .neighbours button").first.click()
-    assert state(page)["pinned"] == elements[0]
+    assert state(page)["selected"] == elements[0]
     assert page.evaluate("document.activeElement.id") == "element"
     page.keyboard.press("Escape")
-    assert state(page)["pinned"] is None
-    assert text(page, "#words") == "No element chosen"
+    assert state(page)["selected"] is None
+    assert text(page, "#announcement") == "No element selected"
     point_at(page, 2, click=True)
-    page.locator("#element", has_text="Let go").get_by_role("button").first.click()
-    assert state(page)["pinned"] is None
+    page.locator("#element", has_text="Deselect").get_by_role("button").first.click()
+    assert state(page)["selected"] is None
     point_at(page, 2, click=True)
     box = page.locator("#overlay").bounding_box()
-    page.mouse.click(box["x"] + 3, box["y"] + 3)  # beside all of them
-    assert state(page)["pinned"] is None
+    page.mouse.click(box["x"] + 3, box["y"] + 3)  # on the background
+    assert state(page)["selected"] is None
 
 
-def test_the_kernel_is_another_graph(visit: Callable[..., Any]) -> None:
+def test_the_kernel_can_be_shown_instead_of_the_graph(visit: Callable[..., Any]) -> None:
     page = visit()
     choose(page, "cloud")
     page.locator("#graph").select_option(label="Learned kernel K")
     point_at(page, 7, click=True)
-    elements, weights = heard_most(cloud().kernel, 7)
+    elements, weights = strongest(cloud().kernel, 7)
     assert [j for j, _ in neighbours(page)] == elements
     assert [float(number) for _, number in neighbours(page)] == pytest.approx(weights, rel=5e-3)
-    assert "Most alike" in text(page, "#element")
-    assert "Own weight 1" in text(page, "#element")
+    assert "Most similar elements" in text(page, "#element")
+    assert "Self-weight 1" in text(page, "#element")
     page.locator("#delta").fill("0.5")
     page.locator("#delta").press("Enter")
     assert state(page)["set"]["edges"] == int((np.triu(cloud().kernel, 1) >= 0.5).sum())
 
 
-def test_colours_say_what_they_mean(visit: Callable[..., Any]) -> None:
+def test_colour_schemes_and_legends(visit: Callable[..., Any]) -> None:
     page = visit()
-    ways = ["Group", "None", "How much it is heard", "Number of edges", "Weight for the chosen element"]
-    assert page.locator("#colour option").all_inner_texts() == ways
+    schemes = page.locator("#colour option").all_inner_texts()
+    assert schemes == [
+        "Group",
+        "None",
+        "Weight received from others",
+        "Number of edges",
+        "Weight for the selected element",
+    ]
     assert text(page, "#colours") == "Group zero one"
     grouped = pixels(page)
     page.locator("#colour").select_option("plain")
@@ -587,13 +593,13 @@ def test_colours_say_what_they_mean(visit: Callable[..., Any]) -> None:
     edges = np.maximum(W, W.T) >= state(page)["delta"] * (1 - 1e-6)
     degrees = edges.sum(1) - 1
     assert text(page, "#colours") == f"Number of edges {degrees.min()} {degrees.max()}"
-    page.locator("#colour").select_option("chosen")
-    assert text(page, "#colours") == "Choose an element to see what the others weigh for it."
+    page.locator("#colour").select_option("selected")
+    assert text(page, "#colours") == "Select an element to see the weights of the others for it."
     point_at(page, 1, click=True)
     row = np.delete(W[1], 1)
-    assert text(page, "#colours") == f"Weight for the chosen element {row.min():#.3g} {row.max():#.3g}"
-    choose(page, "cloud")  # has the way too, and so keeps it
-    assert page.locator("#colour").input_value() == "chosen"
+    assert text(page, "#colours") == f"Weight for the selected element {row.min():#.3g} {row.max():#.3g}"
+    choose(page, "cloud")  # has this scheme too, so it is kept
+    assert page.locator("#colour").input_value() == "selected"
     page.locator("#colour").select_option("importance")
     far = np.abs(cloud().importance).max()
     assert text(page, "#colours") == f"Importance −{far:.2f} {far:.2f}"
@@ -604,12 +610,12 @@ def test_colours_say_what_they_mean(visit: Callable[..., Any]) -> None:
     assert [j for j, _ in neighbours(page)] == most
 
 
-def test_pictures_and_patches_lie_where_they_belong(visit: Callable[..., Any]) -> None:
+def test_images_and_patches_are_drawn_at_their_places(visit: Callable[..., Any]) -> None:
     page = visit()
     assert middles(page, 6) == [[shade] * 3 for shade in (0, 50, 100, 150, 200, 250)]
     at = places(page, 6)
     assert at[0, 0] < at[1, 0] < at[2, 0]
-    assert at[0, 1] < at[3, 1]  # the second line of places is below the first
+    assert at[0, 1] < at[3, 1]  # the second row is below the first
     assert at[1, 0] - at[0, 0] == pytest.approx(at[3, 1] - at[0, 1])
     choose(page, "slide")
     page.locator("#delta").fill("1")  # edges would cover the patches
@@ -618,12 +624,12 @@ def test_pictures_and_patches_lie_where_they_belong(visit: Callable[..., Any]) -
     assert tinted[0] != tinted[1]  # by importance
     page.locator("#colour").select_option("plain")
     expected = [(200, 40, 80) if i % 4 < 2 else (40, 80, 200) for i in range(12)]
-    assert np.abs(np.subtract(middles(page, 12), expected)).max() <= 6  # as far as JPEG goes
+    assert np.abs(np.subtract(middles(page, 12), expected)).max() <= 6  # up to JPEG artefacts
     at = places(page, 12)
     assert (at[3, 0] - at[0, 0]) / (at[8, 1] - at[0, 1]) == pytest.approx(90 / 60)
 
 
-def test_clouds_are_turned(visit: Callable[..., Any]) -> None:
+def test_point_clouds_are_rotated(visit: Callable[..., Any]) -> None:
     page = visit()
     choose(page, "cloud")
     before, start = pixels(page), state(page)
@@ -652,7 +658,7 @@ def test_clouds_are_turned(visit: Callable[..., Any]) -> None:
     page.keyboard.press("0")
     assert pixels(page) == before
     page.keyboard.press("Shift+ArrowRight")
-    assert state(page)["pinned"] == 0
+    assert state(page)["selected"] == 0
     box = page.locator("#overlay").bounding_box()
     page.mouse.move(box["x"] + 50, box["y"] + 50)
     page.mouse.down()
@@ -660,15 +666,15 @@ def test_clouds_are_turned(visit: Callable[..., Any]) -> None:
     page.mouse.up()
     assert state(page)["yaw"] == pytest.approx(start["yaw"] - 0.4)
     assert state(page)["pitch"] == pytest.approx(start["pitch"] + 0.2)
-    assert state(page)["pinned"] == 0  # a drag is no click
+    assert state(page)["selected"] == 0  # a drag is not a click
 
 
-def test_flat_graphs_are_zoomed_and_moved(visit: Callable[..., Any]) -> None:
+def test_flat_graphs_are_zoomed_and_panned(visit: Callable[..., Any]) -> None:
     page = visit()
     page.locator("#overlay").scroll_into_view_if_needed()
     box = page.locator("#overlay").bounding_box()
     before = pixels(page)
-    x, y = round(box["x"]) + 100, round(box["y"]) + 80  # the mouse goes by whole pixels
+    x, y = round(box["x"]) + 100, round(box["y"]) + 80  # the mouse moves by whole pixels
     page.mouse.move(x, y)
     at = page.evaluate("setwiseExplorer.at(0)")
     page.mouse.wheel(0, -100)
@@ -694,7 +700,7 @@ def test_flat_graphs_are_zoomed_and_moved(visit: Callable[..., Any]) -> None:
     page.locator("#overlay").press("Shift+ArrowDown")
     page.get_by_role("button", name="Zoom out").click()
     assert state(page)["zoom"] == 1
-    assert pixels(page) == before  # all of it is seen again
+    assert pixels(page) == before  # zooming out fully resets the view
     code = """([box, events]) => events.forEach(([type, pointerId, x, y]) => {
       const overlay = document.getElementById("overlay");
       overlay.setPointerCapture = () => {};
@@ -711,10 +717,10 @@ def test_flat_graphs_are_zoomed_and_moved(visit: Callable[..., Any]) -> None:
     ]
     page.evaluate(code, [box, fingers])
     assert state(page)["zoom"] == pytest.approx(2)
-    assert state(page)["pinned"] is None
+    assert state(page)["selected"] is None
 
 
-def test_the_wheel_goes_on_scrolling_the_page_where_zooming_out_ends(visit: Callable[..., Any]) -> None:
+def test_the_wheel_scrolls_the_page_when_fully_zoomed_out(visit: Callable[..., Any]) -> None:
     page = visit(viewport={"width": 1400, "height": 500})
     page.locator("#overlay").scroll_into_view_if_needed()
     box = page.locator("#overlay").bounding_box()
@@ -728,12 +734,12 @@ def test_the_wheel_goes_on_scrolling_the_page_where_zooming_out_ends(visit: Call
       return document.getElementById("overlay").dispatchEvent(event);
     })"""
     page.evaluate("new Promise((done) => setTimeout(done, 300))")
-    assert page.evaluate(code, [60, -60]) == [True, True]  # back again is part of the same scrolling
+    assert page.evaluate(code, [60, -60]) == [True, True]  # scrolling back belongs to the same gesture
     page.evaluate("new Promise((done) => setTimeout(done, 300))")
     assert page.evaluate(code, [-60, 60]) == [False, False]
 
 
-def test_everything_is_reached_by_keyboard(visit: Callable[..., Any]) -> None:
+def test_all_controls_are_reachable_by_keyboard(visit: Callable[..., Any]) -> None:
     page = visit()
     reached = []
     for _ in range(60):
@@ -743,9 +749,9 @@ def test_everything_is_reached_by_keyboard(visit: Callable[..., Any]) -> None:
             "document.activeElement.textContent, getComputedStyle(document.activeElement).outlineStyle]"
         )
         if page.evaluate("document.activeElement === document.body"):
-            break  # once around
+            break  # all elements visited
         reached.append(here[0])
-        assert here[1] != "none", f"no focus is seen on {here[0]}"
+        assert here[1] != "none", f"no visible focus on {here[0]}"
     order = [
         name for name in reached if name in ("skip", "theme", "filter", "list", "overlay", "slider", "delta")
     ]
@@ -759,26 +765,26 @@ def test_everything_is_reached_by_keyboard(visit: Callable[..., Any]) -> None:
     opened(page, "digits")
     page.locator("#overlay").focus()
     steps = {"ArrowDown": 0, "ArrowRight": 1, "ArrowUp": 1, "ArrowLeft": 0}
-    for key, element in steps.items():  # the first one begins at the first element
+    for key, element in steps.items():  # the first key selects the first element
         page.keyboard.press(key)
-        assert state(page)["pinned"] == element
+        assert state(page)["selected"] == element
     page.keyboard.press("ArrowDown")
-    assert state(page)["pinned"] == 3
-    assert text(page, "#words").startswith("Element 4, one, drawing 3. Listens most to ")
+    assert state(page)["selected"] == 3
+    assert text(page, "#announcement").startswith("Element 4, one, drawing 3. Strongest neighbours: ")
     page.keyboard.press("+")
     assert state(page)["zoom"] == pytest.approx(1.3)
     page.keyboard.press("Escape")
-    assert state(page)["pinned"] is None
+    assert state(page)["selected"] is None
 
 
-def test_curves_are_read_by_pointer_and_keys(visit: Callable[..., Any]) -> None:
+def test_curves_are_read_with_pointer_and_keys(visit: Callable[..., Any]) -> None:
     page = visit()
     loss = page.locator("#curves .chart").first
     assert page.locator("#curves .chart-title").all_inner_texts() == ["loss", "accuracy"]
     assert loss.locator(".key li").all_inner_texts() == ["training", "validation"]
     path = loss.locator("path").first.get_attribute("d")
-    assert (path.count("M"), path.count("L")) == (2, 1)  # a gap where there is no number
-    assert loss.locator(".line circle").count() == 1  # beside which a point is alone
+    assert (path.count("M"), path.count("L")) == (2, 1)  # a gap at NaN
+    assert loss.locator(".line circle").count() == 1  # the isolated point next to it
     frame = loss.locator(".plot-frame")
     frame.focus()
     for key, where, values in (
@@ -790,7 +796,7 @@ def test_curves_are_read_by_pointer_and_keys(visit: Callable[..., Any]) -> None:
         page.keyboard.press(key)
         assert text(page, "#curves .chart:first-child .where") == where
         assert loss.locator("output").all_inner_texts() == values
-    assert text(page, "#words") == "step 300: training 1, validation 2.500"
+    assert text(page, "#announcement") == "step 300: training 1, validation 2.500"
     box = frame.bounding_box()
     page.mouse.move(box["x"] + 56, box["y"] + 100)
     assert loss.locator("output").all_inner_texts() == ["4", "5"]
@@ -806,7 +812,7 @@ def test_curves_are_read_by_pointer_and_keys(visit: Callable[..., Any]) -> None:
     ]
     assert heights[1] - heights[0] == pytest.approx((heights[2] - heights[0]) / 2, abs=0.2)  # 4, 2, 1
     negative = page.locator("#curves .chart").nth(1)
-    assert negative.get_by_role("button").count() == 0  # no logarithm of what is below zero
+    assert negative.get_by_role("button").count() == 0  # no log scale for negative values
     energies = page.locator("#energies")
     assert energies.locator(".line circle").count() == 3
     assert energies.locator(".key").is_hidden()
@@ -832,13 +838,13 @@ def test_light_and_dark(visit: Callable[..., Any]) -> None:
     page.locator("#theme").click()
     assert text(page, "#theme") == "Light"
     assert look() == dark
-    page.emulate_media(color_scheme="dark")  # the button's choice stays
+    page.emulate_media(color_scheme="dark")  # the choice of the button is kept
     page.locator("#theme").click()
     assert look() == light
 
 
-def test_motion_is_reduced_where_that_is_wished(visit: Callable[..., Any]) -> None:
-    page = visit(Story("still"))
+def test_reduced_motion_is_respected(visit: Callable[..., Any]) -> None:
+    page = visit(PageContent("still"))
     for wish, behaviour in (("reduce", "auto"), ("no-preference", "smooth")):
         page.emulate_media(reduced_motion=wish)
         assert page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == behaviour
@@ -847,7 +853,7 @@ def test_motion_is_reduced_where_that_is_wished(visit: Callable[..., Any]) -> No
 
 
 @pytest.mark.parametrize("width", [400, 1000, 1600])
-def test_nothing_sticks_out(visit: Callable[..., Any], width: int) -> None:
+def test_nothing_overflows_the_window(visit: Callable[..., Any], width: int) -> None:
     page = visit(viewport={"width": width, "height": 800})
     for name in ("cloud", "slide", "digits"):
         choose(page, name)
@@ -859,7 +865,7 @@ def test_nothing_sticks_out(visit: Callable[..., Any], width: int) -> None:
     assert page.locator("#overlay").bounding_box()["width"] > 0.4 * min(width, 1400)
 
 
-def test_strings_are_only_ever_shown(visit: Callable[..., Any]) -> None:
+def test_strings_are_never_interpreted_as_html(visit: Callable[..., Any]) -> None:
     shown = replace(
         digits(),
         name=EVIL,
@@ -870,7 +876,7 @@ def test_strings_are_only_ever_shown(visit: Callable[..., Any]) -> None:
         scores=((EVIL, 1.0),),
         remark=EVIL,
     )
-    story = Story(
+    content = PageContent(
         EVIL,
         EVIL,
         ((EVIL, EVIL),),
@@ -879,7 +885,7 @@ def test_strings_are_only_ever_shown(visit: Callable[..., Any]) -> None:
         Confusion((EVIL, "{{script}}"), ((1, 1), (1, 1))),
         (shown,),
     )
-    page = visit(story)
+    page = visit(content)
     page.locator("#matrix button").nth(1).click()
     point_at(page, 0, click=True)
     page.locator("#curves .plot-frame").focus()
@@ -898,14 +904,14 @@ def test_strings_are_only_ever_shown(visit: Callable[..., Any]) -> None:
         "#tip",
     ):
         assert EVIL in page.locator(part).first.inner_text()
-    for part in ("#scores", "#element", "#colours", "#curves", "#matrix", "#list", "#words"):
+    for part in ("#scores", "#element", "#colours", "#curves", "#matrix", "#list", "#announcement"):
         assert EVIL in page.locator(part).text_content()
-    assert page.locator("#filter option").last.text_content() == f"{EVIL}, given as {{{{script}}}} (1)"
+    assert page.locator("#filter option").last.text_content() == f"{EVIL}, predicted as {{{{script}}}} (1)"
 
 
-def test_the_page_may_load_nothing(browser: Any, tmp_path: Path) -> None:
+def test_the_page_cannot_load_anything(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
-    path.write_text(render(STORY), encoding="utf-8")
+    path.write_text(render(CONTENT), encoding="utf-8")
     visited = Visit(browser, path)
     answers: list[str] = []
     visited.page.on("response", lambda response: answers.append(response.url))
@@ -925,7 +931,7 @@ def test_the_page_may_load_nothing(browser: Any, tmp_path: Path) -> None:
     visited.context.close()
 
 
-def test_odd_numbers_and_sizes_are_drawn(visit: Callable[..., Any]) -> None:
+def test_nonfinite_numbers_and_small_sets_are_drawn(visit: Callable[..., Any]) -> None:
     none = float("nan")
     W = graph(4)
     W[0, 1], W[1, 0] = none, float("inf")
@@ -947,22 +953,22 @@ def test_odd_numbers_and_sizes_are_drawn(visit: Callable[..., Any]) -> None:
         ShownSet("kernel only", "features", np.zeros((3, 2)), None, graph(3)),
     )
     curves = (Curve("empty", "a", ()), Curve("none", "a", ((0.0, none),)), Curve("flat", "a", ((5.0, 1e-3),)))
-    page = visit(Story("odd", curves=curves, sets=sets))
+    page = visit(PageContent("odd", curves=curves, sets=sets))
     assert page.locator("#curves .chart-title").all_inner_texts() == ["flat"]
-    assert text(page, "#scores") == "What the model says b −2 a –"
-    notes = text(page, "#stored")
-    assert "Not finite, and taken as none: 2 weights." in notes
-    assert "Without a place, and put in the middle: 1 element." in notes
+    assert text(page, "#scores") == "Model output b −2 a –"
+    notes = text(page, "#notes")
+    assert "Non-finite weights shown as 0: 2." in notes
+    assert "Elements without finite coordinates, drawn at the median: 1." in notes
     assert text(page, "#colours") == "Importance −1 1"
     expected = {
-        "one": ("", "Element 1. Listens to nobody else."),
+        "one": ("", "Element 1. No neighbours."),
         "none": ("", "none, 0 elements. "),
         "alike": (
-            "10 of 10 pairs weigh",
-            "Element 1. Listens most to 2 with 0.200, 3 with 0.200, 4 with 0.200.",
+            "10 of 10 pairs with weight ≥ δ",
+            "Element 1. Strongest neighbours: 2 with 0.200, 3 with 0.200, 4 with 0.200.",
         ),
-        "unlinked": ("0 of 3 pairs weigh", "Element 1. Listens to nobody else."),
-        "kernel only": ("3 of 3 pairs weigh", "Element 1. Most alike "),
+        "unlinked": ("0 of 3 pairs with weight ≥ δ", "Element 1. No neighbours."),
+        "kernel only": ("3 of 3 pairs with weight ≥ δ", "Element 1. Most similar elements: "),
     }
     for name, (pairs, words) in expected.items():
         choose(page, name)
@@ -970,14 +976,14 @@ def test_odd_numbers_and_sizes_are_drawn(visit: Callable[..., Any]) -> None:
         page.locator("#overlay").focus()
         page.keyboard.press("Shift+ArrowRight" if name in ("none", "unlinked") else "ArrowRight")
         assert text(page, "#count").startswith(pairs)
-        assert page.locator("#words").inner_text().startswith(words.strip())
+        assert page.locator("#announcement").inner_text().startswith(words.strip())
         assert page.locator("#empty").is_visible() == (name == "none")
     assert page.locator("#energies").is_hidden()
 
 
-def test_a_thousand_elements_are_redrawn_with_bounded_work(visit: Callable[..., Any]) -> None:
+def test_a_large_graph_is_redrawn_with_bounded_work(visit: Callable[..., Any]) -> None:
     shown = replace(cloud(1000), kernel=None)
-    page = visit(Story("large", sets=(shown,)))
+    page = visit(PageContent("large", sets=(shown,)))
     W = shown.weights
     pairs = np.maximum(W, W.T)[np.triu_indices(1000, 1)]
     code = """async () => {
@@ -994,11 +1000,11 @@ def test_a_thousand_elements_are_redrawn_with_bounded_work(visit: Callable[..., 
       return [setwiseExplorer.draws - before, drawn];
     }"""
     draws, counts = page.evaluate(code)
-    assert draws <= 31  # one a frame, however often the slider speaks
+    assert draws <= 31  # at most one per frame
     assert counts == sorted(counts)
     assert max(counts) == 3000
     slide_to(page, 0)
-    assert text(page, "#count").startswith("499,500 of 499,500 pairs weigh")
+    assert text(page, "#count").startswith("499,500 of 499,500 pairs with weight ≥ δ")
     assert text(page, "#count").endswith("the 3,000 strongest are drawn.")
     delta = float(np.quantile(pairs, 0.99))
     page.locator("#delta").fill(f"{delta:.8f}")
@@ -1006,6 +1012,6 @@ def test_a_thousand_elements_are_redrawn_with_bounded_work(visit: Callable[..., 
     assert state(page)["set"]["edges"] == pytest.approx((pairs >= delta).sum(), rel=0.05)  # one of 255 levels
     page.locator("#overlay").focus()
     page.keyboard.press("Shift+ArrowRight")
-    weights = heard_most(W, 0)[1]
+    weights = strongest(W, 0)[1]
     assert [float(number) for _, number in neighbours(page)] == pytest.approx(weights, rel=0.01)
     assert W[0, [j for j, _ in neighbours(page)]] == pytest.approx(weights, rel=0.01)

@@ -1,4 +1,4 @@
-"""A page to explore a run of an experiment, or a fitted model: one HTML file that needs nothing else."""
+"""The explorer: one self-contained HTML page on a run of an experiment or on a fitted model."""
 
 from pathlib import Path
 
@@ -15,41 +15,43 @@ def write_page(
     label_column: str = "label",
     results: Path | str | None = None,
 ) -> Path:
-    """Write a page on a run or a model: scores, learning curves, mistakes, and sets with their latent graphs.
+    """Write a page on a run or a model: scores, learning curves, errors, and sets with their latent graphs.
 
     Args:
-        source: the folder of a run, ``runs/<experiment>/<row>/<variant>``, or the file of a fitted model.
-        data: sets to look at with the model, a file or folder that `setwise.io.readers.read_sets` reads; a
-            run has its own.
-        out: where the page goes.
-        sets: how many sets to show: wrong ones for half of them, if there are so many.
-        seed: decides which.
-        name: which of several data sets in an npz file.
-        set_column: of a table, which set an element belongs to.
-        label_column: of a table, the label of a set.
-        results: for a run, where the results of all rows are on record; beside its runs unless given.
+        source: the folder of a run, ``runs/<experiment>/<row>/<variant>``, or a model file.
+        data: sets to show with a model: a file or folder that `setwise.io.readers.read_sets` reads. A run
+            uses its own test sets.
+        out: file for the page.
+        sets: number of sets to show; up to half of them are wrong predictions.
+        seed: random seed for the choice of sets.
+        name: data set to read from an npz file that has several.
+        set_column: column with the set ID, for tables.
+        label_column: column with the label of the set, for tables.
+        results: for a run, the folder with the results of all rows; ``results`` next to the runs by default.
 
     Returns:
-        Where the page is.
+        The path of the page.
     """
     source, out = Path(source), Path(out)
     if sets < 0:
         raise ValueError(f"sets must not be negative, got {sets}")
     if out.is_dir():
-        raise IsADirectoryError(f"out must be a file for the page, got the folder {out}")
+        raise IsADirectoryError(f"out must be an .html file, got the folder {out}")
     if out.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"out must be a file .html, got {out}")
-    _need_source(source)
+        raise ValueError(f"out must be an .html file, got {out}")
+    _check_source(source)
     if source.is_dir():
         if data is not None:
-            raise ValueError(f"a run knows its own data, got {data} with {source}")
+            raise ValueError(f"data must be omitted for a run, which has its own test sets, got {data}")
         from setwise.inspection.explorer import run as runs
 
-        told = runs.story(source, sets=sets, seed=seed, results=None if results is None else Path(results))
+        content = runs.page_content(
+            source, sets=sets, seed=seed, results=None if results is None else Path(results)
+        )
     else:
         from setwise.inspection.explorer import model as models
 
-        told = models.read_story(
+        content = models.read_page_content(
             source,
             None if data is None else Path(data),
             sets=sets,
@@ -61,20 +63,20 @@ def write_page(
     from setwise._files import write_atomically
     from setwise.inspection.explorer.page import render
 
-    write_atomically(out, render(told).encode())
+    write_atomically(out, render(content).encode())
     return out
 
 
-def _need_source(source: Path) -> None:
-    """Refuse what is neither a run nor a model, and tell where a run is if one is near."""
+def _check_source(source: Path) -> None:
+    """Reject paths that are neither a run nor a model; name a run nearby if there is one."""
     if not source.exists():
-        raise FileNotFoundError(f"{source} does not exist: expected a run's folder or a model's file")
+        raise FileNotFoundError(f"{source} does not exist: expected the folder of a run or a model file")
     if (source / "config.json").exists() or source.suffix == ".safetensors":
         return
     if (source.parent / "config.json").exists():
         raise ValueError(f"{source} is a part of a run: explore {source.parent}")
     if source.is_dir():
-        below = (path for depth in (1, 2, 3) for path in source.glob("*/" * depth + "config.json"))
-        inside = next(below, None)
-        hint = "" if inside is None else f", but one is in {inside.parent}"
-        raise FileNotFoundError(f"{source} is not a run, as it has no config.json{hint}")
+        configs = (path for depth in (1, 2, 3) for path in source.glob("*/" * depth + "config.json"))
+        nested = next(configs, None)
+        hint = "" if nested is None else f"; {nested.parent} is one"
+        raise FileNotFoundError(f"{source} is not the folder of a run: it has no config.json{hint}")

@@ -1,21 +1,21 @@
-// What all parts of the page use: the story, elements, numbers in words, colours, packed arrays.
+// Helpers for all scripts: the page content, DOM elements, number formats, colours, packed arrays.
 
-const story = JSON.parse(document.getElementById("story").textContent);
-const SVG = document.getElementById("svg").namespaceURI; // so that no address has to stand in this page
+const content = JSON.parse(document.getElementById("content").textContent);
+const SVG = document.getElementById("svg").namespaceURI; // the page contains no URL, not even a namespace
 
 const byId = (id) => document.getElementById(id);
 
-/** An HTML element. Children that are no nodes become text, whatever they contain. */
+/** Create an HTML element. Strings become text nodes, so their content is never parsed as HTML. */
 function make(tag, attributes = {}, ...children) {
-  return filled(document.createElement(tag), attributes, children);
+  return fill(document.createElement(tag), attributes, children);
 }
 
-/** The same for SVG. */
-function draw(tag, attributes = {}, ...children) {
-  return filled(document.createElementNS(SVG, tag), attributes, children);
+/** Create an SVG element. */
+function makeSvg(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
-function filled(node, attributes, children) {
+function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value !== null && value !== false) node.setAttribute(name, value === true ? "" : value);
   }
@@ -23,18 +23,19 @@ function filled(node, attributes, children) {
   return node;
 }
 
-/** A name and a value, for a list of them. */
-const named = ([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
+/** One entry of a description list. */
+const descriptionItem = ([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
 
-function say(words) {
-  byId("words").textContent = words;
+/** Announce a text to screen readers. */
+function announce(text) {
+  byId("announcement").textContent = text;
 }
 
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 const count = (value) => value.toLocaleString("en-GB");
 const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 
-/** A number in so many digits; what was no number is a dash. */
+/** Format a number with the given digits; null and NaN become a dash. */
 function number(value, digits = 3) {
   if (value === null || Number.isNaN(value)) return "–";
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return signed(count(value));
@@ -45,8 +46,8 @@ function number(value, digits = 3) {
 
 const signed = (text) => text.replace(/-/g, "−");
 
-/** A colour of the style sheet as the graph's stage has it now. */
-function paint(name) {
+/** The current value of a colour of the style sheet. */
+function cssColour(name) {
   const probe = byId("svg");
   probe.style.color = `var(--${name})`;
   return getComputedStyle(probe).color;
@@ -54,18 +55,18 @@ function paint(name) {
 
 const SERIES = 8;
 const STEPS = 64;
-const palette = {}; // the colours of the canvases; reading them from the style sheet each time would be slow
+const palette = {}; // colours of the canvases, cached because reading the style sheet is slow
 
 function readPalette() {
-  for (const name of ["edge", "element", "accent", "ink", "soft", "unknown"]) palette[name] = paint(name);
-  palette.series = Array.from({ length: SERIES }, (_, i) => paint(`series-${i + 1}`));
+  for (const name of ["edge", "element", "accent", "ink", "soft", "unknown"]) palette[name] = cssColour(name);
+  palette.series = Array.from({ length: SERIES }, (_, i) => cssColour(`series-${i + 1}`));
   palette.oneSign = ramp(["faint", "middle", "strong"]);
   palette.bothSigns = ramp(["below", "neutral", "above"]);
 }
 
-/** A scale of colours through those of the given names. */
+/** A colour scale that interpolates between the named colours. */
 function ramp(names) {
-  const stops = names.map((name) => paint(name).match(/[\d.]+/g).slice(0, 3).map(Number));
+  const stops = names.map((name) => cssColour(name).match(/[\d.]+/g).slice(0, 3).map(Number));
   return Array.from({ length: STEPS }, (_, i) => {
     const at = (i / (STEPS - 1)) * (stops.length - 1);
     const low = Math.min(Math.floor(at), stops.length - 2);
@@ -74,7 +75,7 @@ function ramp(names) {
   });
 }
 
-/** The array that was packed as compressed bytes in base64. */
+/** Unpack an array from compressed bytes in base64. */
 async function unpacked(text, Type) {
   const letters = atob(text);
   const bytes = new Uint8Array(letters.length);
@@ -83,7 +84,7 @@ async function unpacked(text, Type) {
   return new Type(await new Response(stream).arrayBuffer());
 }
 
-/** The same picture in pale grey, for colours to be drawn upon. */
+/** The same image in pale grey, as a background for colours. */
 function greyed(image) {
   const { naturalWidth: width, naturalHeight: height } = image;
   const canvas = make("canvas", { width, height });
@@ -98,7 +99,7 @@ function greyed(image) {
   return canvas;
 }
 
-/** A picture from its data URI, ready to be drawn. */
+/** Decode an image from its data URI. */
 async function picture(uri) {
   const image = new Image();
   image.src = uri;

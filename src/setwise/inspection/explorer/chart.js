@@ -1,24 +1,24 @@
-// Curves in one pair of axes, as SVG: redrawn at the width there is, read by pointer or arrow keys.
+// A chart of curves as SVG; it adapts to the available width and is read with the pointer or the arrow keys.
 
-const EDGE = { top: 10, right: 14, bottom: 26, left: 54 };
+const MARGIN = { top: 10, right: 14, bottom: 26, left: 54 };
 const DASHES = ["", "6 3", "2 3", "8 3 2 3"];
 
-/** Round numbers between two ends, about as many as asked for. */
+/** About `wanted` round numbers from low to high. */
 function ticks(low, high, wanted) {
   const rough = (high - low) / wanted;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough * 0.999);
-  const found = [];
-  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; k++) found.push(k * step);
-  return found;
+  const values = [];
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; k++) values.push(k * step);
+  return values;
 }
 
 function logTicks(low, high) {
   const [from, to] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
   const within = (factors) => {
-    const found = [];
-    for (let power = from; power <= to; power++) found.push(...factors.map((factor) => factor * 10 ** power));
-    return found.filter((value) => value >= low * 0.999 && value <= high * 1.001);
+    const values = [];
+    for (let power = from; power <= to; power++) values.push(...factors.map((factor) => factor * 10 ** power));
+    return values.filter((value) => value >= low * 0.999 && value <= high * 1.001);
   };
   const whole = within([1]);
   if (whole.length < 2) return within([1, 2, 5]);
@@ -45,7 +45,7 @@ class Chart {
   }
 
   build() {
-    this.svg = draw("svg", { class: "plot", height: this.height, "aria-hidden": "true" });
+    this.svg = makeSvg("svg", { class: "plot", height: this.height, "aria-hidden": "true" });
     this.where = make("span", { class: "where" });
     this.toggle = make("button", { type: "button", class: "small", "aria-pressed": "false" }, "log scale");
     this.toggle.hidden = !(this.range[0] > 0 && this.range[1] > this.range[0]);
@@ -56,7 +56,7 @@ class Chart {
     });
     this.values = this.curves.map(() => make("output"));
     const legend = make("ul", { class: "key" }, ...this.curves.map((curve, c) => this.entry(curve, c)));
-    legend.hidden = this.curves.length < 2; // the title names the only one
+    legend.hidden = this.curves.length < 2; // the title names a single curve
     const names = this.curves.map((curve) => curve.name).join(", ");
     this.plot = make(
       "div",
@@ -64,7 +64,7 @@ class Chart {
         class: "plot-frame",
         tabindex: "0",
         role: "group",
-        "aria-label": `${this.title} against ${this.axis}: ${names}. Left and right arrow keys read values.`,
+        "aria-label": `${this.title} against ${this.axis}: ${names}. Use the left and right arrow keys to read values.`,
       },
       this.svg,
     );
@@ -83,10 +83,10 @@ class Chart {
   }
 
   entry(curve, c) {
-    const sample = draw(
+    const sample = makeSvg(
       "svg",
       { width: 22, height: 10, "aria-hidden": "true" },
-      draw("line", { x1: 1, x2: 21, y1: 5, y2: 5, ...this.stroke(c) }),
+      makeSvg("line", { x1: 1, x2: 21, y1: 5, y2: 5, ...this.stroke(c) }),
     );
     return make("li", {}, sample, make("span", {}, curve.name), this.values[c]);
   }
@@ -98,51 +98,51 @@ class Chart {
   redraw() {
     const width = this.plot.clientWidth;
     if (!width || !this.steps.length || !Number.isFinite(this.range[0])) return;
-    const { top, right, bottom, left } = EDGE;
+    const { top, right, bottom, left } = MARGIN;
     const low = this.log || this.range[0] < 0 || this.range[0] > this.range[1] / 2 ? this.range[0] : 0;
     const pad = this.log ? 0 : (this.range[1] - low) * 0.04;
     this.y = scale(low && low - pad, this.range[1] + pad, this.height - bottom, top, this.log);
     this.x = scale(this.steps[0], this.steps.at(-1), left, width - right, false);
     this.svg.setAttribute("width", width);
-    this.cursor = draw("g", { class: "cursor" });
+    this.cursor = makeSvg("g", { class: "cursor" });
     this.svg.replaceChildren(...this.axes(width), ...this.curves.map((curve, c) => this.line(curve, c)), this.cursor);
     this.read(this.at);
   }
 
   axes(width) {
-    const { right, bottom, left } = EDGE;
+    const { right, bottom, left } = MARGIN;
     const levels = this.log ? logTicks(this.y.low, this.y.high) : ticks(this.y.low, this.y.high, 4);
     const digits = clamp(2 + Math.ceil(-Math.log10((this.y.high - this.y.low) / Math.abs(this.y.high) || 1)), 3, 7);
     const lines = levels.map((value) =>
-      draw(
+      makeSvg(
         "g",
         { class: "tick" },
-        draw("line", { x1: left, x2: width - right, y1: this.y(value), y2: this.y(value) }),
-        draw("text", { x: left - 8, y: this.y(value) + 4, "text-anchor": "end" }, tidy(value, digits)),
+        makeSvg("line", { x1: left, x2: width - right, y1: this.y(value), y2: this.y(value) }),
+        makeSvg("text", { x: left - 8, y: this.y(value) + 4, "text-anchor": "end" }, tidy(value, digits)),
       ),
     );
     const steps = ticks(this.x.low, this.x.high, Math.max(2, Math.floor(width / 110))).filter(
       (value) => Number.isInteger(value) || !this.steps.every(Number.isInteger),
     );
     const marks = steps.map((value) =>
-      draw("text", { x: this.x(value), y: this.height - bottom + 18, "text-anchor": "middle" }, tidy(value, 3)),
+      makeSvg("text", { x: this.x(value), y: this.height - bottom + 18, "text-anchor": "middle" }, tidy(value, 3)),
     );
-    return [...lines, draw("g", { class: "tick" }, ...marks)];
+    return [...lines, makeSvg("g", { class: "tick" }, ...marks)];
   }
 
   line(curve, c) {
     let path = "";
     const dots = [];
-    const there = (k) => curve.points[k] && curve.points[k][1] !== null; // the log scale has positive curves only
+    const there = (k) => curve.points[k] && curve.points[k][1] !== null; // log scales have positive curves only
     curve.points.forEach(([x, y], k) => {
       if (!there(k)) return;
       const [left, top] = [this.x(x).toFixed(1), this.y(y).toFixed(1)];
       path += `${there(k - 1) ? "L" : "M"}${left} ${top}`;
       const alone = !there(k - 1) && !there(k + 1);
-      if (this.marks || alone) dots.push(draw("circle", { cx: left, cy: top, r: 3 }));
+      if (this.marks || alone) dots.push(makeSvg("circle", { cx: left, cy: top, r: 3 }));
     });
     const { class: name, ...dash } = this.stroke(c);
-    return draw("g", { class: name }, draw("path", { d: path, ...dash }), ...dots);
+    return makeSvg("g", { class: name }, makeSvg("path", { d: path, ...dash }), ...dots);
   }
 
   point(event) {
@@ -159,17 +159,17 @@ class Chart {
     event.preventDefault();
     this.read(to);
     const values = this.curves.map((curve, c) => `${curve.name} ${this.values[c].textContent}`);
-    say(`${this.axis} ${number(this.steps[to])}: ${values.join(", ")}`);
+    announce(`${this.axis} ${number(this.steps[to])}: ${values.join(", ")}`);
   }
 
-  /** Show the values at a step, each curve's nearest; at none, nothing. */
+  /** Show the value of each curve at the nearest step; null hides them. */
   read(at) {
     this.at = at;
     if (!this.cursor) return;
     this.cursor.replaceChildren();
     this.where.textContent = at === null ? "" : `${this.axis} ${number(this.steps[at], 4)}`;
     const left = at === null ? 0 : this.x(this.steps[at]);
-    const line = draw("line", { x1: left, x2: left, y1: EDGE.top, y2: this.height - EDGE.bottom });
+    const line = makeSvg("line", { x1: left, x2: left, y1: MARGIN.top, y2: this.height - MARGIN.bottom });
     if (at !== null) this.cursor.append(line);
     this.curves.forEach((curve, c) => {
       const point = at === null ? null : curve.points[nearest(curve.points, ([x]) => Math.abs(x - this.steps[at]))];
@@ -177,7 +177,7 @@ class Chart {
       if (point && this.curves.length === 1) this.where.textContent += `: ${number(point[1], 4)}`;
       if (point && point[1] !== null) {
         const [left, top] = [this.x(point[0]), this.y(point[1])];
-        this.cursor.append(draw("circle", { cx: left, cy: top, r: 4, class: `series-${(c % SERIES) + 1}` }));
+        this.cursor.append(makeSvg("circle", { cx: left, cy: top, r: 4, class: `series-${(c % SERIES) + 1}` }));
       }
     });
   }
@@ -191,7 +191,7 @@ function nearest(items, distance) {
   return best;
 }
 
-/** A tick's number without digits that say nothing. */
+/** Format the number of a tick without redundant digits. */
 function tidy(value, digits) {
   if (Math.abs(value) >= 1e4 && Math.abs(value) < 1e9) {
     const [size, letter] = Math.abs(value) >= 1e6 ? [1e6, "M"] : [1e3, "k"];

@@ -1,38 +1,38 @@
-"""What an explorer page tells: plain data, gathered from a run or a model, which the page then draws."""
+"""The content of an explorer page as plain data, collected from a run or a model."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Shaped
 
 Kind = Literal["images", "points", "patches", "features"]
-"""How the elements of a set are drawn: as pictures, in space, at their place in a slide, or as dots."""
+"""How elements are drawn: as images, as points in space, as patches of a slide, or as dots."""
 
 
 @dataclass(frozen=True, eq=False)
 class ShownSet:
-    """One set, and what the model made of it.
+    """One set and the model's output for it.
 
     Args:
-        name: what to call it.
-        kind: how to draw its elements.
-        places: where the elements lie: two coordinates, or three for points in space. Patches lie at their
-            upper left pixel of ``background``.
-        weights: the latent graph W; rows sum to one. None where the model has no graph.
-        kernel: the learned kernel K behind it, if there is one.
-        label: what the set truly is, if known.
-        prediction: what the model says.
-        correct: whether it is right; None where that cannot be said.
-        scores: what the model gives to each class, or the like, by name.
+        name: display name.
+        kind: how to draw the elements.
+        places: coordinates of the elements: two, or three for points in space. For patches, the upper left
+            pixel in ``background``.
+        weights: the latent graph W; rows sum to one. None if the model has no graph.
+        kernel: the kernel K behind it, if there is one.
+        label: true label, if known.
+        prediction: predicted label.
+        correct: whether the prediction is correct; None if that is unknown.
+        scores: the model's score for each class, by name.
         energies: Dirichlet energy of the features before the first block and after each one.
-        importance: how much each element counts for the prediction.
-        elements: a line of text on each element, shown when it is looked at.
-        groups: what each element truly is, for its colour.
-        images: the pictures of the elements, bytes ``[n, h, w]`` in grey or ``[n, h, w, 3]`` in colour.
-        background: the slide that patches are cut from, bytes ``[h, w, 3]``.
+        importance: importance of each element for the prediction.
+        elements: one line of text per element.
+        groups: true group of each element, drawn as its colour.
+        images: images of the elements, uint8, ``[n, h, w]`` in grey or ``[n, h, w, 3]`` in colour.
+        background: the slide that patches are cut from, uint8, ``[h, w, 3]``.
         patch: side of a patch in pixels of the background.
-        remark: a sentence on this graph, e.g. that it is near uniform.
+        remark: a sentence on the graph, e.g. that it is near uniform.
     """
 
     name: str
@@ -56,16 +56,16 @@ class ShownSet:
 
 @dataclass(frozen=True)
 class Table:
-    """A table, its cells as text."""
+    """A table with text cells."""
 
     headings: tuple[str, ...]
-    lines: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[str, ...], ...]
     caption: str = ""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A quantity over training, as pairs (step, value); curves of one panel share their axes."""
+    """A quantity over training as pairs (step, value); curves of one panel share their axes."""
 
     panel: str
     name: str
@@ -74,24 +74,24 @@ class Curve:
 
 @dataclass(frozen=True)
 class Confusion:
-    """How often sets of each true class (line) were given each class (column)."""
+    """A confusion matrix: ``counts[i][j]`` sets of true class i were predicted as class j."""
 
     classes: tuple[str, ...]
     counts: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
-class Story:
-    """All that a page shows.
+class PageContent:
+    """Everything that a page shows.
 
     Args:
         title: of the page.
-        lead: a sentence or two below it.
-        facts: names and values: data, budget, seed, revision and so on.
-        table: results against the paper or the labels.
+        lead: one or two sentences below the title.
+        facts: pairs (name, value): data, budget, seed, revision and so on.
+        table: results next to those of the paper, or scores per class.
         curves: learning curves.
-        confusion: the confusion matrix, or None where there are no classes.
-        sets: those to look into.
+        confusion: the confusion matrix; None if there are no classes.
+        sets: the sets to explore.
     """
 
     title: str
@@ -100,4 +100,4 @@ class Story:
     table: Table | None = None
     curves: tuple[Curve, ...] = ()
     confusion: Confusion | None = None
-    sets: tuple[ShownSet, ...] = field(default_factory=tuple)
+    sets: tuple[ShownSet, ...] = ()

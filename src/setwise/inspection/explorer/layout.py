@@ -1,6 +1,6 @@
-"""Where elements are drawn on a page, and a line of text on each.
+"""Coordinates of the elements on a page, and one line of text per element.
 
-All places are the same for the same input: no chance is involved, and the signs of axes are fixed.
+The layouts are deterministic, and the signs of the axes are fixed.
 """
 
 from collections.abc import Sequence
@@ -8,27 +8,27 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-SMALLEST = 1e-4
-"""Kernel values below this are all alike far: their logarithms are mostly rounding."""
-ROUNDS = 200
+MIN_KERNEL = 1e-4
+"""Smaller kernel values are clipped: their logarithms are mostly rounding error."""
+ITERATIONS = 200
 
 
 def principal_axes(x: Float[np.ndarray, "n d"], axes: int = 2) -> Float[np.ndarray, "n axes"]:
-    """The elements along the directions in which they differ most.
+    """Project elements onto their first principal axes.
 
-    The sign of an axis is such that its largest component is positive.
+    The sign of an axis is chosen such that its largest component is positive.
 
     Args:
         x: the elements.
-        axes: how many directions; zeros where the elements do not differ in so many.
+        axes: number of axes; coordinates beyond the rank of x are zero.
 
     >>> principal_axes(np.array([[0.0, 5.0, 0.0], [2.0, 5.0, 0.0], [4.0, 5.0, 0.0]])).tolist()
     [[-2.0, 0.0], [0.0, 0.0], [2.0, 0.0]]
     """
     centred = np.asarray(x, dtype=float) - np.mean(x, axis=0, dtype=float)
     _, lengths, directions = np.linalg.svd(centred, full_matrices=False)
-    there = lengths > 1e-9 * max(float(lengths.max(initial=0.0)), np.finfo(float).tiny)
-    directions = directions[there][:axes]
+    nonzero = lengths > 1e-9 * max(float(lengths.max(initial=0.0)), np.finfo(float).tiny)
+    directions = directions[nonzero][:axes]
     largest = np.abs(directions).argmax(axis=1, keepdims=True)
     directions = directions * np.sign(np.take_along_axis(directions, largest, axis=1))
     places = np.zeros((len(centred), axes))
@@ -37,11 +37,10 @@ def principal_axes(x: Float[np.ndarray, "n d"], axes: int = 2) -> Float[np.ndarr
 
 
 def by_kernel(kernel: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n 2"]:
-    """Places at which elements lie the closer, the more alike the kernel finds them.
+    """Place elements such that similar ones lie close together.
 
-    The places are fitted to the distances d_ij of K_ij = exp(−d_ij² / 2), as a Gaussian kernel has them, by
-    stress majorisation. Then elements that would cover each other are moved apart, so far that pictures of
-    one unit each lie side by side.
+    Stress majorisation fits the places to the distances d_ij of a Gaussian kernel, K_ij = exp(−d_ij² / 2).
+    Elements closer than one unit are then moved apart, so that images of one unit do not overlap.
 
     Args:
         kernel: symmetric, with values from 0 to 1 and ones on the diagonal.
@@ -52,22 +51,20 @@ def by_kernel(kernel: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "n 2"]:
     True
     """
     n = len(kernel)
-    wanted = np.sqrt(-2 * np.log(np.clip((kernel + kernel.T) / 2, SMALLEST, 1.0)))
-    np.fill_diagonal(wanted, 0.0)
-    if n < 3 or not wanted.any():
+    target = np.sqrt(-2 * np.log(np.clip((kernel + kernel.T) / 2, MIN_KERNEL, 1.0)))
+    np.fill_diagonal(target, 0.0)
+    if n < 3 or not target.any():
         return grid(n)
-    places = principal_axes(wanted) + wanted.max() / 4 * _circle(n)  # which parts what falls together
-    for _ in range(ROUNDS):
-        found = _distances(places)
-        ratio = np.divide(wanted, found, out=np.zeros_like(found), where=found > 0)
+    places = principal_axes(target) + target.max() / 4 * _circle(n)  # the circle separates equal places
+    for _ in range(ITERATIONS):
+        current = _distances(places)
+        ratio = np.divide(target, current, out=np.zeros_like(current), where=current > 0)
         places = (ratio.sum(1, keepdims=True) * places - ratio @ places) / n
-    return _apart(places * np.sqrt(n) / max(np.abs(places).max(), 1e-9))
+    return _separate(places * np.sqrt(n) / max(np.abs(places).max(), 1e-9))
 
 
 def line(values: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n 2"]:
-    """Numbers from left to right, one a step below the other and the sixth on top again.
-
-    On one level, all edges between them would fall together.
+    """Place numbers along the x axis, staggered over five levels of y so that edges do not overlap.
 
     >>> line(np.array([3.0, -1.0])).tolist()
     [[3.0, 0.0], [-1.0, -0.8]]
@@ -77,34 +74,34 @@ def line(values: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n 2"]:
 
 
 def grid(n: int) -> Float[np.ndarray, "n 2"]:
-    """Places side by side, line by line from the upper left, about as many lines as columns.
+    """Place n elements in a nearly square grid, row by row from the upper left.
 
     >>> grid(3).tolist()
     [[0.0, 0.0], [1.0, 0.0], [0.0, -1.0]]
     """
-    line, column = np.divmod(np.arange(n), max(int(np.ceil(np.sqrt(n))), 1))
-    return np.stack([column, 0 - line], axis=1).astype(float)
+    row, column = np.divmod(np.arange(n), max(int(np.ceil(np.sqrt(n))), 1))
+    return np.stack([column, 0 - row], axis=1).astype(float)
 
 
-def described(
+def describe_elements(
     values: Float[np.ndarray, "n d"],
     standard: Float[np.ndarray, "n d"],
     names: Sequence[str],
     *,
-    most: int = 4,
+    count: int = 4,
 ) -> tuple[str, ...]:
-    """A line on each element: the features in which it is least ordinary, farthest first.
+    """Describe each element by the features that lie farthest from their mean, in one line.
 
     Args:
-        values: the features as they are.
-        standard: how many standard deviations each is from its mean.
+        values: the features.
+        standard: the standardized features, in standard deviations from the mean.
         names: of the features.
-        most: how many features to name.
+        count: number of features to name.
 
-    >>> described(np.array([[20.0, 3.5]]), np.array([[0.2, -2.0]]), ["age", "size"])
+    >>> describe_elements(np.array([[20.0, 3.5]]), np.array([[0.2, -2.0]]), ["age", "size"])
     ('size 3.5 (−2.0 sd), age 20 (+0.2 sd)',)
     """
-    order = np.argsort(-np.abs(standard), axis=1, kind="stable")[:, :most]
+    order = np.argsort(-np.abs(standard), axis=1, kind="stable")[:, :count]
     return tuple(
         ", ".join(f"{names[j]} {_number(values[i, j])} ({_signed(standard[i, j])} sd)" for j in features)
         for i, features in enumerate(order)
@@ -116,7 +113,7 @@ def _number(value: float) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"{round(value, 1) + 0.0:+.1f}".replace("-", "−")  # without negative zeros
+    return f"{round(value, 1) + 0.0:+.1f}".replace("-", "−")  # no negative zeros
 
 
 def _circle(n: int) -> Float[np.ndarray, "n 2"]:
@@ -129,18 +126,18 @@ def _distances(places: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n n"]:
     return distances
 
 
-def _apart(places: Float[np.ndarray, "n 2"], least: float = 1.0) -> Float[np.ndarray, "n 2"]:
-    """Push places that are closer than ``least`` away from each other, little by little."""
+def _separate(places: Float[np.ndarray, "n 2"], gap: float = 1.0) -> Float[np.ndarray, "n 2"]:
+    """Move places apart in small steps until their distances are at least ``gap``."""
     n = len(places)
-    away = _circle(n)[:, None] - _circle(n)[None]  # for those at one and the same place
-    for _ in range(ROUNDS):
-        between = places[:, None] - places[None]
+    fallback = _circle(n)[:, None] - _circle(n)[None]  # directions for equal places
+    for _ in range(ITERATIONS):
+        difference = places[:, None] - places[None]
         distance = _distances(places)
-        missing = np.where(distance < least, least - distance, 0.0)
+        missing = np.where(distance < gap, gap - distance, 0.0)
         np.fill_diagonal(missing, 0.0)
         if missing.max() < 1e-3:
             break
-        direction = np.where(distance[..., None] > 1e-9, between, away)
+        direction = np.where(distance[..., None] > 1e-9, difference, fallback)
         length = np.linalg.norm(direction, axis=-1, keepdims=True)
         np.divide(direction, length, out=direction, where=length > 0)
         places = places + 0.3 * (missing[..., None] * direction).sum(1)

@@ -1,8 +1,8 @@
-"""A story as one HTML page: it stands alone, loads nothing and asks nobody.
+"""Render the content of a page as one self-contained HTML file.
 
-Numbers go into the page as JSON, arrays as compressed bytes in base64, pictures as data URIs. What users
-write is only ever shown as text. A content security policy forbids the page to load anything at all, and to
-run any script but its own.
+Numbers are stored as JSON, arrays as compressed bytes in base64, images as data URIs. Strings of users are
+only inserted as text. A content security policy forbids the page to load any resource or to run any script
+but its own.
 """
 
 import base64
@@ -21,59 +21,59 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Shaped, UInt8
 
-from setwise.inspection.explorer.content import Curve, ShownSet, Story
+from setwise.inspection.explorer.content import Curve, PageContent, ShownSet
 
-SCRIPTS = ("basics", "edges", "chart", "report", "view", "panel", "hands", "page")
-"""The parts of the page's script, in the order in which they need each other."""
-LARGEST = 2_000
-"""Elements of a set that a page can show: its graph has the square of that, and all of it is in the page."""
-FINE = 2**18
-"""Weights of a graph that are kept to 65,535 levels; larger graphs have 255, one byte a weight."""
-SPAN = 1e-6
-"""Weights below this share of the largest count as none."""
-AS_THEY_ARE = ("name", "kind", "label", "prediction", "correct", "scores", "energies", "elements", "patch")
-"""Parts of a set that go into the page unchanged."""
-POINTS = 1_000
-"""Points of a curve that are drawn."""
-PIXELS = 2_048
-"""Longest side of a sheet of pictures, and of the picture of a slide."""
-SLIDE = 1_000_000
-"""Bytes of the picture of a slide."""
+SCRIPTS = ("basics", "graph", "chart", "report", "edges", "view", "panel", "interaction", "page")
+"""The scripts of the page, in the order in which they are joined."""
+MAX_ELEMENTS = 2_000
+"""Size of the largest set that a page can show; the page holds its whole n × n graph."""
+MAX_FINE_WEIGHTS = 2**18
+"""Graphs with up to this many weights are stored with 65,535 levels, larger ones with 255, one byte each."""
+MIN_WEIGHT = 1e-6
+"""Weights below this fraction of the largest are stored as zero."""
+UNCHANGED = ("name", "kind", "label", "prediction", "correct", "scores", "energies", "elements", "patch")
+"""Fields of a set that are stored unchanged."""
+MAX_POINTS = 1_000
+"""Maximum number of points per curve."""
+MAX_PIXELS = 2_048
+"""Longest side of a contact sheet of images, and of a slide."""
+MAX_SLIDE_BYTES = 1_000_000
+"""Maximum size of the image of a slide."""
 
 
-def render(story: Story) -> str:
-    """A page that tells a story: all that a browser needs, in one string.
+def render(content: PageContent) -> str:
+    """Render a page as one HTML string.
 
-    Pictures need pillow. The graph of a set is kept on a logarithmic scale, each weight to within half a step
-    of it. With 65,535 levels that is 0.02 % at most; with 255, where the graph is large, it is 0.4 % of a
-    weight if the largest is e² times the smallest, and below 3 % in any case.
+    Images need pillow. The weights of a graph are quantized on a logarithmic scale. The relative error is at
+    most 0.02 % with 65,535 levels. With 255 levels, for large graphs, it is 0.4 % if the largest weight is e²
+    times the smallest, and below 3 % in any case.
 
-    >>> page = render(Story("Counting", lead="How many kinds are in a set?"))
+    >>> page = render(PageContent("Counting", lead="How many kinds are in a set?"))
     >>> "<title>Counting</title>" in page, "://" in page
     (True, False)
     """
     data = {
-        "title": story.title,
-        "lead": story.lead,
-        "facts": story.facts,
-        "table": story.table and vars(story.table),
-        "curves": [_curve(curve) for curve in story.curves],
-        "confusion": story.confusion and vars(story.confusion),
-        "sets": [_shown(shown) for shown in story.sets],
+        "title": content.title,
+        "lead": content.lead,
+        "facts": content.facts,
+        "table": content.table and vars(content.table),
+        "curves": [_curve(curve) for curve in content.curves],
+        "confusion": content.confusion and vars(content.confusion),
+        "sets": [_shown(shown) for shown in content.sets],
     }
     style = _read("page.css")
     script = "\n".join(_read(f"{name}.js") for name in SCRIPTS)
     parts = {
-        "title": html.escape(story.title).encode("ascii", "xmlcharrefreplace").decode(),
+        "title": html.escape(content.title).encode("ascii", "xmlcharrefreplace").decode(),
         "policy": (
             f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; "
             f"script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'"
         ),
         "style": style,
         "script": script,
-        "story": json.dumps(_finite(data), allow_nan=False).replace("<", "\\u003c"),
+        "content": json.dumps(_finite(data), allow_nan=False).replace("<", "\\u003c"),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _read("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _read("page.html"))
 
 
 def _read(name: str) -> str:
@@ -85,7 +85,7 @@ def _digest(text: str) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """The same data as JSON can hold it: what is no finite number is null."""
+    """Replace non-finite numbers by None, which JSON can hold."""
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -96,24 +96,24 @@ def _finite(value: Any) -> Any:
 
 
 def _packed(array: Shaped[np.ndarray, "..."]) -> str:
-    """The bytes of an array, low ones first, compressed, in base64."""
+    """The little-endian bytes of an array, compressed, in base64."""
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     return base64.b64encode(zlib.compress(array.tobytes(), 9)).decode()
 
 
 def _curve(curve: Curve) -> dict[str, Any]:
-    """A curve, of a long one only the lowest and the highest point of each stretch."""
+    """A curve; a long one is reduced to the minimum and the maximum of each segment."""
     points = [(float(step), float(value)) for step, value in curve.points]
-    if len(points) > POINTS:
-        stretches = np.array_split(np.arange(len(points)), POINTS // 2)
+    if len(points) > MAX_POINTS:
+        segments = np.array_split(np.arange(len(points)), MAX_POINTS // 2)
         values = np.array([value for _, value in points])
-        ends = [
-            {*stretch[[0, -1]]}
-            if np.isnan(values[stretch]).all()
-            else {stretch[np.nanargmin(values[stretch])], stretch[np.nanargmax(values[stretch])]}
-            for stretch in stretches
+        extremes = [
+            {*segment[[0, -1]]}
+            if np.isnan(values[segment]).all()
+            else {segment[np.nanargmin(values[segment])], segment[np.nanargmax(values[segment])]}
+            for segment in segments
         ]
-        points = [points[i] for i in sorted(set().union(*ends, {0, len(points) - 1}))]
+        points = [points[i] for i in sorted(set().union(*extremes, {0, len(points) - 1}))]
     return {"panel": curve.panel, "name": curve.name, "points": points}
 
 
@@ -122,7 +122,7 @@ def _shown(shown: ShownSet) -> dict[str, Any]:
     places, unplaced = _places(shown)
     groups = [name for name, _ in Counter(shown.groups).most_common()]
     graphless = shown.weights is None and shown.kernel is None
-    return {name: getattr(shown, name) for name in AS_THEY_ARE} | {
+    return {name: getattr(shown, name) for name in UNCHANGED} | {
         "remark": shown.remark,
         "size": len(places),
         "axes": places.shape[1],
@@ -140,13 +140,13 @@ def _shown(shown: ShownSet) -> dict[str, Any]:
 
 
 def _check(shown: ShownSet) -> None:
-    """All parts of a set must fit together."""
-    n, where = len(shown.places), f"of the set {shown.name!r}"
-    if n > LARGEST:
-        raise ValueError(f"a page shows sets of at most {LARGEST} elements, got {n}: give a part {where}")
+    """Check the shapes and types of a set."""
+    n, where = len(shown.places), f"of set {shown.name!r}"
+    if n > MAX_ELEMENTS:
+        raise ValueError(f"places {where} must have at most {MAX_ELEMENTS} elements, got {n}")
     if shown.places.ndim != 2 or shown.places.shape[1] not in ((2,) if shown.kind == "patches" else (2, 3)):
         raise ValueError(
-            f"places {where} must be two or three coordinates each, got {list(shown.places.shape)}"
+            f"places {where} must be [n, 2], or [n, 3] except for patches, got {list(shown.places.shape)}"
         )
     for name, matrix in (("weights", shown.weights), ("kernel", shown.kernel)):
         if matrix is not None and matrix.shape != (n, n):
@@ -159,58 +159,59 @@ def _check(shown: ShownSet) -> None:
     }
     for name, part in parts.items():
         if part is not None and len(part) != n:
-            raise ValueError(f"{name} {where} must be one for each of the {n} elements, got {len(part)}")
+            raise ValueError(f"{name} {where} must have one entry per element, {n}, got {len(part)}")
     for name, pixels in (("images", shown.images), ("background", shown.background)):
         if pixels is not None and pixels.dtype != np.uint8:
-            raise ValueError(f"{name} {where} must be bytes, uint8, got {pixels.dtype}")
+            raise ValueError(f"{name} {where} must be uint8, got {pixels.dtype}")
     if shown.images is not None and shown.images.shape[3:] not in ((), (3,)):
         raise ValueError(f"images {where} must be [n, h, w] or [n, h, w, 3], got {list(shown.images.shape)}")
     if shown.background is not None and shown.background.shape[2:] != (3,):
         raise ValueError(f"background {where} must be [h, w, 3], got {list(shown.background.shape)}")
     if shown.kind == "images" and shown.images is None:
-        raise ValueError(f"images {where} are missing, which its kind 'images' needs")
+        raise ValueError(f"images {where} are required for the kind 'images', got None")
     if shown.kind == "patches" and not shown.patch:
-        raise ValueError(f"patch {where} must be a side in pixels, got {shown.patch}")
+        raise ValueError(f"patch {where} must be the side of a patch in pixels, got {shown.patch}")
 
 
 def _places(shown: ShownSet) -> tuple[Float[np.ndarray, "n axes"], int]:
-    """Places as the page needs them, and how many are none and lie in the middle instead.
+    """The coordinates as the page needs them, and the number of elements without finite ones.
 
-    Patches keep their pixels; all else is moved and scaled to lie between −1 and 1.
+    Those elements are placed at the median. Patches keep their pixel coordinates; others are shifted and
+    scaled to the range from −1 to 1.
     """
     places = np.array(shown.places, dtype=np.float64)
-    there = np.isfinite(places).all(1)
-    if not there.all():
-        places[~there] = np.median(places[there], axis=0) if there.any() else 0.0
+    finite = np.isfinite(places).all(1)
+    if not finite.all():
+        places[~finite] = np.median(places[finite], axis=0) if finite.any() else 0.0
     if shown.kind != "patches" and len(places):
         low, high = places.min(0), places.max(0)
         places -= low / 2 + high / 2
         places /= max(float(np.abs(places).max()), np.finfo(float).tiny)
-    return places.astype(np.float32), int((~there).sum())
+    return places.astype(np.float32), int((~finite).sum())
 
 
 def _graph(weights: Float[np.ndarray, "n n"] | None) -> dict[str, Any] | None:
-    """A graph as levels on a logarithmic scale from ``low`` to ``high``; level 0 is no weight.
+    """A graph, quantized to levels on a logarithmic scale from ``low`` to ``high``; level 0 is no weight.
 
-    A symmetric one is kept as the pairs above its diagonal. What elements weigh for themselves is kept apart.
+    Of a symmetric graph, only the pairs above the diagonal are stored. The diagonal is stored separately.
     """
     if weights is None:
         return None
     W = np.array(weights, dtype=np.float64)
-    strange = int((~np.isfinite(W)).sum())
+    nonfinite = int((~np.isfinite(W)).sum())
     W[~np.isfinite(W)] = 0.0
-    own = W.diagonal().astype(np.float32)
+    diagonal = W.diagonal().astype(np.float32)
     np.fill_diagonal(W, 0.0)
     high = W.max(initial=0.0)
-    W[SPAN * high > W] = 0.0
+    W[MIN_WEIGHT * high > W] = 0.0
     low = W.min(where=W > 0, initial=high)
     symmetric = np.allclose(W, W.T, rtol=1e-5, atol=0.0)
-    kept = W[np.triu_indices(len(W), 1)] if symmetric else W.ravel()
-    there = kept > 0
-    steps = (65_535 if there.sum() <= FINE else 255) - 1
-    levels = np.zeros(len(kept), np.min_scalar_type(steps))
-    levels[there] = 1 + np.rint(
-        steps * np.log(kept[there] / low) / (math.log(high / low) if low < high else 1)
+    stored = W[np.triu_indices(len(W), 1)] if symmetric else W.ravel()
+    positive = stored > 0
+    steps = (65_535 if positive.sum() <= MAX_FINE_WEIGHTS else 255) - 1
+    levels = np.zeros(len(stored), np.min_scalar_type(steps))
+    levels[positive] = 1 + np.rint(
+        steps * np.log(stored[positive] / low) / (math.log(high / low) if low < high else 1)
     )
     return {
         "low": low,
@@ -218,17 +219,17 @@ def _graph(weights: Float[np.ndarray, "n n"] | None) -> dict[str, Any] | None:
         "steps": steps,
         "symmetric": symmetric,
         "levels": _packed(levels),
-        "own": _packed(own),
+        "diagonal": _packed(diagonal),
         "error": (high / low) ** (0.5 / steps) - 1 if high > 0 else 0.0,
-        "strange": strange,
+        "nonfinite": nonfinite,
     }
 
 
 def _sheet(images: UInt8[np.ndarray, "n h w *c"]) -> dict[str, Any]:
-    """All pictures of a set on one sheet, line by line; large ones smaller than they were."""
+    """All images of a set on one sheet, row by row; large images are scaled down."""
     n, height, width = images.shape[:3]
     columns = max(math.ceil(math.sqrt(n)), 1)
-    shrink = min(1.0, PIXELS / (columns * max(height, width)))
+    shrink = min(1.0, MAX_PIXELS / (columns * max(height, width)))
     width, height = max(int(width * shrink), 1), max(int(height * shrink), 1)
     Image = _pillow()
     sheet = Image.new("RGB" if images.ndim == 4 else "L", (columns * width, math.ceil(n / columns) * height))
@@ -241,11 +242,11 @@ def _sheet(images: UInt8[np.ndarray, "n h w *c"]) -> dict[str, Any]:
 
 
 def _slide(pixels: UInt8[np.ndarray, "h w c"]) -> dict[str, Any]:
-    """The picture of a slide, as small as need be; ``width`` and ``height`` are the true ones."""
+    """The image of a slide, scaled down; ``width`` and ``height`` are those of the original."""
     height, width = pixels.shape[:2]
     picture = _pillow().fromarray(pixels).convert("RGB")
-    picture.thumbnail((PIXELS, PIXELS))
-    while len(uri := _uri(picture, "JPEG", quality=85)) > SLIDE * 4 / 3 and max(picture.size) > 1:
+    picture.thumbnail((MAX_PIXELS, MAX_PIXELS))
+    while len(uri := _uri(picture, "JPEG", quality=85)) > MAX_SLIDE_BYTES * 4 / 3 and max(picture.size) > 1:
         picture.thumbnail((picture.width * 3 // 4, picture.height * 3 // 4))
     return {"width": width, "height": height, "uri": uri}
 
@@ -260,5 +261,5 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("pictures on a page need pillow: pip install 'setwise[data]'") from error
+        raise ModuleNotFoundError("images on a page need pillow: pip install 'setwise[data]'") from error
     return Image

@@ -1,52 +1,52 @@
-// What stands around the graph: colours and their legends, the element that is looked at, scores, energies.
+// The panels around the graph: colours and legends, the focused element, scores, energies.
 
 const NEIGHBOURS = 8;
 const nameOf = (i) => `Element ${count(i + 1)}`;
 const groupOf = (set, i) => (set.groups.length ? set.groups[set.group[i]] : null);
 
-/** The ways in which the elements of a set can be coloured; `values` gives one number each. */
-function colourings(set) {
-  const whole = {
+/** The colour schemes of a set; `values` returns one number per element. */
+function colourSchemes(set) {
+  const graphless = {
     group: set.groups.length ? { title: "Group" } : null,
     importance: set.importance
       ? { title: "Importance", values: () => Float64Array.from(set.importance, (value) => value ?? NaN) }
       : null,
     plain: { title: "None" },
   };
-  if (set.graphless) return whole;
+  if (set.graphless) return graphless;
   return {
-    ...whole,
-    heard: { title: "How much it is heard", values: () => set.graph.heard },
+    ...graphless,
+    received: { title: "Weight received from others", values: () => set.graph.received },
     degree: { title: "Number of edges", values: () => set.graph.degrees(set.edges) },
-    chosen: {
-      title: "Weight for the chosen element",
+    selected: {
+      title: "Weight for the selected element",
       values: () => (set.focus === null ? null : set.graph.row(set.focus)),
     },
   };
 }
 
-/** Colour the elements of a set in one of its ways, and say in the legend what the colours mean. */
-function colourElements(set, way) {
-  const { title, values } = colourings(set)[way];
+/** Colour the elements of a set by a scheme, and show the legend. */
+function colourElements(set, scheme) {
+  const { title, values } = colourSchemes(set)[scheme];
   set.fills = set.strengths = null;
-  set.dims = way !== "chosen";
+  set.dims = scheme !== "selected";
   const legend = byId("colours");
   legend.replaceChildren();
-  if (way === "group") {
+  if (scheme === "group") {
     const colours = palette.series;
     const of = (group) => (group < SERIES - 1 || set.groups.length === SERIES ? colours[group] : colours[SERIES - 1]);
     set.fills = set.group.map(of);
     set.strengths = new Float64Array(set.size).fill(1);
-    const named = set.groups.length > SERIES ? [...set.groups.slice(0, SERIES - 1), "others"] : set.groups;
-    legend.append(make("span", { class: "legend-title" }, title), ...named.map((name, g) => chip(colours[g], name)));
+    const names = set.groups.length > SERIES ? [...set.groups.slice(0, SERIES - 1), "others"] : set.groups;
+    legend.append(make("span", { class: "legend-title" }, title), ...names.map((name, g) => chip(colours[g], name)));
     return;
   }
   const numbers = values?.();
   if (!numbers) {
-    if (way === "chosen") legend.append("Choose an element to see what the others weigh for it.");
+    if (scheme === "selected") legend.append("Select an element to see the weights of the others for it.");
     return;
   }
-  const { low, high, signs } = reach(numbers);
+  const { low, high, signs } = scaleRange(numbers);
   const colours = signs ? palette.bothSigns : palette.oneSign;
   const shares = numbers.map((value) => (high > low ? clamp((value - low) / (high - low), 0, 1) : 0.5));
   set.fills = Array.from(shares, (share) => colours[Math.round(share * (STEPS - 1))] ?? palette.unknown);
@@ -56,13 +56,13 @@ function colourElements(set, way) {
   legend.append(make("span", { class: "legend-title" }, title), number(low), bar, number(high));
 }
 
-/** Where a scale begins and ends; the outermost hundredth does not stretch it. Both signs have zero in the middle. */
-function reach(numbers) {
+/** The range of a colour scale: the 1st to the 99th percentile, symmetric about zero if both signs occur. */
+function scaleRange(numbers) {
   const sorted = numbers.filter((value) => !Number.isNaN(value)).sort();
   if (!sorted.length) return { low: NaN, high: NaN, signs: false };
   const cut = Math.floor(sorted.length / 100);
   let [low, high] = [sorted[cut], sorted[sorted.length - 1 - cut]];
-  if (low === high) [low, high] = [sorted[0], sorted[sorted.length - 1]]; // only a few differ
+  if (low === high) [low, high] = [sorted[0], sorted[sorted.length - 1]]; // only a few values differ
   if (!(low < 0 && high > 0)) return { low, high, signs: false };
   const far = Math.max(-low, high);
   return { low: -far, high: far, signs: true };
@@ -74,75 +74,81 @@ function chip(colour, name) {
   return make("span", { class: "chip" }, spot, name);
 }
 
-/** What the widths of the edges mean. */
-function tellLines(set, drawn) {
+/** The legend of the edges. */
+function showEdgeLegend(set, drawn) {
   const legend = byId("lines");
   legend.replaceChildren();
   if (!drawn) return;
   const { graph } = set;
-  const [low, high] = [drawn - 1, 0].map((position) => graph.words(graph.table[graph.strengthAt(position)]));
+  const [low, high] = [drawn - 1, 0].map((position) => graph.format(graph.table[graph.strengthAt(position)]));
   const sample = (kind) => make("span", { class: `sample ${kind}` });
   legend.append(make("span", { class: "legend-title" }, "Edge"), sample("weak"), low);
   if (low !== high) legend.append(sample("strong"), high);
 }
 
-/** The card of an element; `choose(j)` is called when one of its neighbours is chosen. */
-function tellElement(set, view, pinned, choose) {
+/** The card of the focused element; `select(j)` is called when a neighbour is selected, select(null) to deselect. */
+function showElement(set, view, selected, select) {
   const card = byId("element");
   const i = set.focus;
   if (i === null) {
-    tellElements(card, set, view, choose);
+    showTopElements(card, set, view, select);
     return;
   }
   const facts = [
     ["Group", groupOf(set, i)],
     ["Importance", set.importance ? number(set.importance[i]) : null],
-    ["Own weight", set.graphless ? null : set.graph.words(set.graph.own[i])],
+    ["Self-weight", set.graphless ? null : set.graph.format(set.graph.diagonal[i])],
   ].filter(([, value]) => value !== null);
-  const free = make("button", { type: "button", class: "small" }, "Let go (Esc)");
-  free.addEventListener("click", () => choose(null));
-  const heading = make("h4", {}, nameOf(i), pinned ? free : null);
-  const words = make("div", {}, set.elements.length ? make("p", {}, set.elements[i]) : null);
-  words.append(make("dl", {}, ...facts.map(named)));
+  const deselect = make("button", { type: "button", class: "small" }, "Deselect (Esc)");
+  deselect.addEventListener("click", () => select(null));
+  const heading = make("h4", {}, nameOf(i), selected ? deselect : null);
+  const text = make("div", {}, set.elements.length ? make("p", {}, set.elements[i]) : null);
+  text.append(make("dl", {}, ...facts.map(descriptionItem)));
   const weights = set.neighbours.map((j) => set.graph.weight(i, j));
-  const most = Math.max(...weights, set.graph.own[i]);
-  const rows = set.neighbours.map((j, k) => row(set, view, j, weights[k] / most, set.graph.words(weights[k]), choose));
-  const nobody = set.graphless ? "" : "Listens to nobody else.";
+  const largest = Math.max(...weights, set.graph.diagonal[i]);
+  const rows = set.neighbours.map((j, k) =>
+    elementRow(set, view, j, weights[k] / largest, set.graph.format(weights[k]), select),
+  );
+  const none = set.graphless ? "" : "No neighbours";
   card.replaceChildren(
     heading,
-    make("div", { class: "about" }, thumbnail(set, view, i, 88), words),
-    make("p", { class: "small-title" }, rows.length ? set.graph.toWhom : nobody),
+    make("div", { class: "about" }, thumbnail(set, view, i, 88), text),
+    make("p", { class: "small-title" }, rows.length ? set.graph.neighbourTitle : none),
     make("ol", { class: "neighbours" }, ...rows),
   );
 }
 
-/** While none is looked at: which elements count most, or are heard most where that is not known. */
-function tellElements(card, set, view, choose) {
-  const values = set.importance ?? (set.graphless ? [] : set.graph.heard);
+/** The card without a focused element: the elements of largest importance, or of largest received weight. */
+function showTopElements(card, set, view, select) {
+  const values = set.importance ?? (set.graphless ? [] : set.graph.received);
   const order = Array.from(values.keys()).sort((a, b) => (values[b] ?? -Infinity) - (values[a] ?? -Infinity));
-  const most = Math.max(...values.map(Math.abs), 1e-300);
-  const rows = order.slice(0, NEIGHBOURS).map((i) => row(set, view, i, values[i] / most, number(values[i]), choose));
-  const hint = `Point at an element to see ${set.graphless ? "what it is" : "whom it listens to"}. A click keeps it.`;
+  const largest = Math.max(...values.map(Math.abs), 1e-300);
+  const rows = order
+    .slice(0, NEIGHBOURS)
+    .map((i) => elementRow(set, view, i, values[i] / largest, number(values[i]), select));
+  const title = set.importance ? "Most important" : "Most weight received";
+  const details = set.graphless ? "its description" : "its strongest neighbours";
+  const hint = `Point at an element to see ${details}; click to select it.`;
   card.replaceChildren(
     make("h4", {}, "Elements"),
-    make("p", { class: "hint" }, set.size ? hint : "There are none."),
-    make("p", { class: "small-title" }, rows.length ? (set.importance ? "Count most" : "Heard most") : ""),
+    make("p", { class: "hint" }, set.size ? hint : "The set is empty."),
+    make("p", { class: "small-title" }, rows.length ? title : ""),
     make("ol", { class: "neighbours" }, ...rows),
   );
 }
 
-/** One line of a list of elements: who, a number, and a bar as long as its share. */
-function row(set, view, j, share, words, choose) {
+/** One row of a list of elements: the element, a value, and a bar. */
+function elementRow(set, view, j, share, value, select) {
   const text = set.elements[j] ?? groupOf(set, j);
   const button = make(
     "button",
     { type: "button" },
     thumbnail(set, view, j, 28),
     make("span", { class: "who" }, `${count(j + 1)} `, text ? make("span", { class: "text" }, text) : null),
-    make("span", { class: "weight" }, words),
+    make("span", { class: "weight" }, value),
     shareBar(share),
   );
-  button.addEventListener("click", () => choose(j));
+  button.addEventListener("click", () => select(j));
   return make("li", {}, button);
 }
 
@@ -152,7 +158,7 @@ function shareBar(share) {
   return bar;
 }
 
-/** A small picture of an element, where it has one. */
+/** A small image of an element, if it has one. */
 function thumbnail(set, view, i, side) {
   if (!set.sheet && !(set.slide && set.patch)) return null;
   const { width, height } = set.sheet ?? { width: 1, height: 1 };
@@ -165,50 +171,50 @@ function thumbnail(set, view, i, side) {
   return canvas;
 }
 
-/** What the model made of a set. */
-function tellSet(set) {
+/** The name, label, prediction, scores and energies of a set. */
+function showSet(set) {
   byId("name").textContent = set.name;
   const parts = [`${plural(set.size, "element")}`];
-  if (set.label !== null) parts.push(`truth ${set.label}`);
-  if (set.prediction !== null) parts.push(`model ${set.prediction}`);
-  byId("verdict").replaceChildren(parts.join(" · "), ...(set.correct === null ? [] : [" ", mark(set.correct)]));
+  if (set.label !== null) parts.push(`label ${set.label}`);
+  if (set.prediction !== null) parts.push(`prediction ${set.prediction}`);
+  byId("outcome").replaceChildren(parts.join(" · "), ...(set.correct === null ? [] : [" ", mark(set.correct)]));
   byId("remark").textContent = set.remark ?? "";
   byId("remark").hidden = !set.remark;
-  tellScores(set);
-  tellEnergies(set);
+  showScores(set);
+  showEnergies(set);
 }
 
-/** What is not quite as it was in the graph that is shown. */
-function tellNotes({ size, graph, graphless, unplaced }) {
+/** Notes on the accuracy of the stored graph and on replaced values. */
+function showNotes({ size, graph, graphless, unplaced }) {
   const notes = [];
   const percent = number(Math.max(100 * graph.error, 0.001), 1);
-  if (size > 1 && !graphless) notes.push(`Weights are shown to within ${percent} %.`);
-  if (graph.strange) notes.push(`Not finite, and taken as none: ${plural(graph.strange, "weight")}.`);
-  if (unplaced) notes.push(`Without a place, and put in the middle: ${plural(unplaced, "element")}.`);
-  byId("stored").textContent = notes.join(" ");
+  if (size > 1 && !graphless) notes.push(`Weights are accurate to within ${percent} %.`);
+  if (graph.nonfinite) notes.push(`Non-finite weights shown as 0: ${count(graph.nonfinite)}.`);
+  if (unplaced) notes.push(`Elements without finite coordinates, drawn at the median: ${count(unplaced)}.`);
+  byId("notes").textContent = notes.join(" ");
 }
 
 function mark(correct) {
-  return make("span", { class: correct ? "mark right" : "mark wrong" }, correct ? "✓ right" : "✗ wrong");
+  return make("span", { class: correct ? "mark right" : "mark wrong" }, correct ? "✓ correct" : "✗ wrong");
 }
 
-function tellScores(set) {
-  const most = Math.max(...set.scores.map(([, value]) => Math.abs(value ?? 0)), 1e-300);
+function showScores(set) {
+  const largest = Math.max(...set.scores.map(([, value]) => Math.abs(value ?? 0)), 1e-300);
   const shown = [...set.scores].sort(([, a], [, b]) => (b ?? -Infinity) - (a ?? -Infinity)).slice(0, NEIGHBOURS);
   const rows = shown.map(([name, value]) => {
-    const words = make("span", { class: "weight" }, number(value));
-    return make("li", {}, make("span", { class: "who" }, name), words, shareBar(value / most));
+    const score = make("span", { class: "weight" }, number(value));
+    return make("li", {}, make("span", { class: "who" }, name), score, shareBar(value / largest));
   });
   const more = set.scores.length - shown.length;
   byId("scores").replaceChildren(
-    make("h4", {}, "What the model says"),
+    make("h4", {}, "Model output"),
     make("ul", { class: "neighbours" }, ...rows),
-    more ? make("p", { class: "hint" }, `and ${count(more)} below`) : "",
+    more ? make("p", { class: "hint" }, `and ${count(more)} more`) : "",
   );
   byId("scores").hidden = !shown.length;
 }
 
-function tellEnergies(set) {
+function showEnergies(set) {
   const curves = [{ name: "energy", points: set.energies.map((value, block) => [block, value]) }];
   byId("energies").hidden = set.energies.every((value) => value === null);
   byId("energies").replaceChildren(

@@ -1,4 +1,4 @@
-"""What a fitted model says of sets, and how often that is so: of classes, of several labels, of numbers."""
+"""Predictions of a fitted model for sets, and their scores: classes, several labels, or numbers."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,142 +10,147 @@ from jaxtyping import Bool, Float, Shaped
 from setwise.estimators.classifier import SetClassifier
 from setwise.estimators.regressor import SetRegressor
 from setwise.inspection.explorer.content import Confusion, Table
-from setwise.inspection.explorer.sections import confusion, likeliest
+from setwise.inspection.explorer.sections import confusion_matrix, top_classes
 from setwise.io.readers import LabelledSets
 from setwise.tasks import Binary, Labels, Regression, roc_auc
 
 Estimator = SetClassifier | SetRegressor
-SEEN = "Sets that the model was trained on are easier for it than new ones."
+OPTIMISTIC = "Scores are optimistic if the model was trained on these sets."
 
 
-class Verdict(NamedTuple):
-    """What a model says of a set, and whether that is so."""
+class Prediction(NamedTuple):
+    """The prediction for one set, and its label."""
 
-    said: str
-    truth: str | None = None
+    predicted: str
+    label: str | None = None
     correct: bool | None = None
     scores: tuple[tuple[str, float], ...] = ()
     output: int = 0
-    """The raw output that it was said by."""
+    """Index of the raw output behind the prediction."""
     sign: float = 1.0
-    """−1 where what was said is what speaks against that output."""
+    """−1 if a low output favours the prediction."""
 
 
-class Judged(NamedTuple):
-    """What a model says of all sets, and how often that is so."""
+class Evaluation(NamedTuple):
+    """The predictions for all sets, and their scores if labels are known."""
 
-    verdicts: list[Verdict]
+    predictions: list[Prediction]
     table: Table | None = None
     confusion: Confusion | None = None
 
 
-def judge(estimator: Estimator, data: LabelledSets) -> Judged:
-    """Let a model say what sets are, and compare that with their labels if they have any."""
+def evaluate(estimator: Estimator, data: LabelledSets) -> Evaluation:
+    """Predict sets, and compare the predictions with the labels if there are any."""
     if isinstance(estimator, SetRegressor):
         return _numbers(estimator, data)
     return _labels(estimator, data) if isinstance(estimator.task_, Labels) else _classes(estimator, data)
 
 
-def _classes(estimator: SetClassifier, data: LabelledSets) -> Judged:
-    """One class a set: which, and how often each was found."""
+def _classes(estimator: SetClassifier, data: LabelledSets) -> Evaluation:
+    """Evaluate predictions of one class per set."""
     names = [class_name(value) for value in estimator.classes_]
     p = estimator.predict_proba(data.sets)
     numbers = p.argmax(1).tolist()
     binary = isinstance(estimator.task_, Binary)
-    verdicts = [
-        Verdict(
-            said=names[number],
-            scores=likeliest(row, names),
+    predictions = [
+        Prediction(
+            predicted=names[number],
+            scores=top_classes(row, names),
             output=0 if binary else number,
             sign=-1.0 if binary and not number else 1.0,
         )
         for number, row in zip(numbers, p.tolist(), strict=True)
     ]
     if data.labels is None:
-        return Judged(verdicts)
+        return Evaluation(predictions)
     if data.labels.ndim > 1:
-        raise ValueError(f"expected one label for each set, got {data.labels.shape[1]}")
-    truth, said = [class_name(value) for value in data.labels], [names[number] for number in numbers]
-    verdicts = [
-        v._replace(truth=true, correct=v.said == true) for v, true in zip(verdicts, truth, strict=True)
+        raise ValueError(f"expected one label per set, got {data.labels.shape[1]}")
+    labels, predicted = [class_name(value) for value in data.labels], [names[number] for number in numbers]
+    predictions = [
+        one._replace(label=label, correct=one.predicted == label)
+        for one, label in zip(predictions, labels, strict=True)
     ]
-    known = [*names, *sorted({*truth} - {*names})]
-    is_true, is_said = (np.array(some)[:, None] == np.array(known) for some in (truth, said))
+    known = [*names, *sorted({*labels} - {*names})]
+    truth, chosen = (np.array(some)[:, None] == np.array(known) for some in (labels, predicted))
     p = np.pad(p, ((0, 0), (0, len(known) - len(names))))
-    return Judged(verdicts, _shares("Class", known, is_true, is_said, p), confusion(truth, said, known))
+    table = _class_scores("Class", known, truth, chosen, p)
+    return Evaluation(predictions, table, confusion_matrix(labels, predicted, known))
 
 
-def _labels(estimator: SetClassifier, data: LabelledSets) -> Judged:
-    """Several labels at a time: which, and how often each was found."""
+def _labels(estimator: SetClassifier, data: LabelledSets) -> Evaluation:
+    """Evaluate predictions of several labels per set."""
     names = [class_name(value) for value in estimator.classes_]
     p = estimator.predict_proba(data.sets)
-    said = estimator.decide(p).astype(bool)
-    verdicts = [
-        Verdict(_joined(row, names), scores=likeliest(shares, names), output=int(np.argmax(shares)))
-        for row, shares in zip(said, p.tolist(), strict=True)
+    predicted = estimator.decide(p).astype(bool)
+    predictions = [
+        Prediction(_joined(row, names), scores=top_classes(scores, names), output=int(np.argmax(scores)))
+        for row, scores in zip(predicted, p.tolist(), strict=True)
     ]
     if data.labels is None:
-        return Judged(verdicts)
-    if data.labels.shape != said.shape:
-        raise ValueError(f"expected {said.shape[1]} labels that are 0 or 1 for each set, got others")
+        return Evaluation(predictions)
+    if data.labels.shape != predicted.shape:
+        raise ValueError(
+            f"expected labels 0 or 1 of shape {list(predicted.shape)}, got shape {list(data.labels.shape)}"
+        )
     truth = data.labels.astype(float) > 0.5
-    verdicts = [
-        v._replace(truth=_joined(true, names), correct=bool((true == row).all()))
-        for v, true, row in zip(verdicts, truth, said, strict=True)
+    predictions = [
+        one._replace(label=_joined(true, names), correct=bool((true == row).all()))
+        for one, true, row in zip(predictions, truth, predicted, strict=True)
     ]
-    return Judged(verdicts, _shares("Label", names, truth, said, p))
+    return Evaluation(predictions, _class_scores("Label", names, truth, predicted, p))
 
 
-def _numbers(estimator: SetRegressor, data: LabelledSets) -> Judged:
-    """Numbers: how far off they are."""
-    said = np.asarray(estimator.predict(data.sets), dtype=float)
-    verdicts = [Verdict(_number(value)) for value in said]
+def _numbers(estimator: SetRegressor, data: LabelledSets) -> Evaluation:
+    """Evaluate predictions of one or several numbers per set."""
+    predicted = np.asarray(estimator.predict(data.sets), dtype=float)
+    predictions = [Prediction(_number(value)) for value in predicted]
     if data.labels is None:
-        return Judged(verdicts)
+        return Evaluation(predictions)
     try:
-        truth = data.labels.astype(float).reshape(said.shape)
+        truth = data.labels.astype(float).reshape(predicted.shape)
     except ValueError as error:
-        expected = "a number" if said.ndim == 1 else f"{said.shape[1]} numbers"
-        raise ValueError(f"expected {expected} for each set as label, got others: {error}") from error
-    verdicts = [v._replace(truth=_number(true)) for v, true in zip(verdicts, truth, strict=True)]
-    out, y = (torch.from_numpy(values.reshape(len(values), -1)) for values in (said, truth))
+        expected = "one number" if predicted.ndim == 1 else f"{predicted.shape[1]} numbers"
+        raise ValueError(f"expected {expected} per set as label: {error}") from error
+    predictions = [one._replace(label=_number(true)) for one, true in zip(predictions, truth, strict=True)]
+    out, y = (torch.from_numpy(values.reshape(len(values), -1)) for values in (predicted, truth))
     scores = Regression().score(out, y)
-    lines = (
+    rows = (
         ("R²", f"{scores['r2']:.4f}"),
         ("Mean absolute error", f"{scores['absolute_error']:.4g}"),
-        ("Root of the mean squared error", f"{scores['loss'] ** 0.5:.4g}"),
+        ("Root mean squared error", f"{scores['loss'] ** 0.5:.4g}"),
         ("Standard deviation of the labels", f"{truth.std():.4g}"),
         ("Sets", f"{len(truth):,}"),
     )
-    return Judged(verdicts, Table(("Score", "Value"), lines, SEEN))
+    return Evaluation(predictions, Table(("Score", "Value"), rows, OPTIMISTIC))
 
 
-def _shares(
-    what: str,
+def _class_scores(
+    heading: str,
     names: Sequence[str],
     truth: Bool[np.ndarray, "b k"],
-    said: Bool[np.ndarray, "b k"],
+    predicted: Bool[np.ndarray, "b k"],
     p: Float[np.ndarray, "b k"],
 ) -> Table:
-    """How often sets of each class or label were found, and how often it was right to name it."""
+    """Recall, precision and AUC of each class or label; accuracy and mean AUC in the first row."""
     auc = [_auc(p[:, k], truth[:, k]) for k in range(len(names))]
     known = [value for value in auc if value is not None]
     mean = sum(known) / len(known) if known else None
-    lines = [("all", f"{len(truth):,}", _share((truth == said).all(1)), "—", _rounded(mean))]
+    rows = [("all", f"{len(truth):,}", _fraction((truth == predicted).all(1)), "—", _rounded(mean))]
     for k, name in enumerate(names):
-        found, right = said[truth[:, k], k], truth[said[:, k], k]
-        lines.append((name, f"{truth[:, k].sum():,}", _share(found), _share(right), _rounded(auc[k])))
-    return Table((what, "Sets", "Right", "Precision", "AUC"), tuple(lines), SEEN)
+        recall, precision = _fraction(predicted[truth[:, k], k]), _fraction(truth[predicted[:, k], k])
+        rows.append((name, f"{truth[:, k].sum():,}", recall, precision, _rounded(auc[k])))
+    caption = f"The first row has the accuracy and the mean AUC. {OPTIMISTIC}"
+    return Table((heading, "Sets", "Recall", "Precision", "AUC"), tuple(rows), caption)
 
 
 def class_name(value: Any) -> str:
-    """What to call a class: a whole number is the same whether it was read as one or not."""
+    """Name a class; 1 and 1.0 have the same name."""
     plain = value.item() if isinstance(value, np.generic) else value
     return str(int(plain)) if isinstance(plain, float) and plain.is_integer() else str(plain)
 
 
 def _joined(which: Bool[np.ndarray, " k"], names: Sequence[str]) -> str:
-    return ", ".join(name for name, there in zip(names, which, strict=True) if there) or "none"
+    return ", ".join(name for name, present in zip(names, which, strict=True) if present) or "none"
 
 
 def _number(value: Float[np.ndarray, "*k"] | float) -> str:
@@ -153,13 +158,13 @@ def _number(value: Float[np.ndarray, "*k"] | float) -> str:
 
 
 def _auc(scores: Float[np.ndarray, " b"], truth: Bool[np.ndarray, " b"]) -> float | None:
-    """Of sets with and without it; None where there are only the one or the other."""
+    """The area under the ROC curve; None if only one class occurs."""
     if truth.all() or not truth.any():
         return None
     return roc_auc(torch.from_numpy(scores), torch.from_numpy(truth).long())
 
 
-def _share(hits: Shaped[np.ndarray, " some"]) -> str:
+def _fraction(hits: Shaped[np.ndarray, " some"]) -> str:
     return _rounded(float(hits.mean()) if hits.size else None)
 
 

@@ -1,21 +1,21 @@
-// What stands above the sets: title and facts, results, curves, confusion matrix. What is not there is left out.
+// The sections above the sets: title and facts, results, learning curves, confusion matrix. Empty ones are hidden.
 
-function tellHeader() {
-  byId("title").textContent = story.title;
-  byId("lead").textContent = story.lead;
-  byId("lead").hidden = !story.lead;
-  byId("facts").hidden = !story.facts.length;
-  byId("facts").append(...story.facts.map(named));
+function showHeader() {
+  byId("title").textContent = content.title;
+  byId("lead").textContent = content.lead;
+  byId("lead").hidden = !content.lead;
+  byId("facts").hidden = !content.facts.length;
+  byId("facts").append(...content.facts.map(descriptionItem));
 }
 
-function tellTable() {
-  if (!story.table) return;
-  const { headings, lines, caption } = story.table;
-  const numeric = headings.map((_, c) => c > 0 && lines.some((line) => /^[−+±<>≈-]?\s*\d/.test(line[c] ?? "")));
+function showTable() {
+  if (!content.table) return;
+  const { headings, rows, caption } = content.table;
+  const numeric = headings.map((_, c) => c > 0 && rows.some((row) => /^[−+±<>≈-]?\s*\d/.test(row[c] ?? "")));
   const side = (c) => (numeric[c] ? "figure" : null);
   const head = make("tr", {}, ...headings.map((text, c) => make("th", { scope: "col", class: side(c) }, text)));
-  const body = lines.map((line) =>
-    make("tr", {}, ...line.map((text, c) => make(c ? "td" : "th", { scope: c ? null : "row", class: side(c) }, text))),
+  const body = rows.map((row) =>
+    make("tr", {}, ...row.map((text, c) => make(c ? "td" : "th", { scope: c ? null : "row", class: side(c) }, text))),
   );
   const width = headings.length > 10 ? "wide" : null;
   const table = make("table", { class: width }, make("thead", {}, head), make("tbody", {}, ...body));
@@ -24,50 +24,50 @@ function tellTable() {
   byId("results").hidden = false;
 }
 
-function tellCurves() {
+function showCurves() {
   const panels = new Map();
-  const there = story.curves.filter(({ points }) => points.some(([x, y]) => x !== null && y !== null));
-  for (const curve of there) panels.set(curve.panel, [...(panels.get(curve.panel) ?? []), curve]);
+  const nonempty = content.curves.filter(({ points }) => points.some(([x, y]) => x !== null && y !== null));
+  for (const curve of nonempty) panels.set(curve.panel, [...(panels.get(curve.panel) ?? []), curve]);
   for (const [title, curves] of panels) byId("curves").append(new Chart({ title, axis: "step", curves }).node);
   byId("learning").hidden = !panels.size;
 }
 
-/** The confusion matrix; `choose(label, prediction)` is called with the cell that was chosen. */
-function tellConfusion(choose) {
-  if (!story.confusion?.classes.length) return;
-  const { classes, counts } = story.confusion;
+/** The confusion matrix; `select(label, prediction)` is called when a cell is selected. */
+function showConfusion(select) {
+  if (!content.confusion?.classes.length) return;
+  const { classes, counts } = content.confusion;
   const shown = (label, prediction) =>
-    story.sets.filter((set) => set.label === label && set.prediction === prediction).length;
+    content.sets.filter((set) => set.label === label && set.prediction === prediction).length;
   const columns = classes.map((name) => make("th", { scope: "col" }, make("span", {}, name)));
   const head = make("tr", {}, make("td", { class: "corner" }, "true ╲ predicted"), ...columns);
-  const body = classes.map((label, line) => {
-    const total = counts[line].reduce((sum, value) => sum + value, 0);
+  const body = classes.map((label, row) => {
+    const total = counts[row].reduce((sum, value) => sum + value, 0);
     const cells = classes.map((prediction, column) => {
-      const value = counts[line][column];
+      const value = counts[row][column];
       const share = total ? value / total : 0;
-      const here = shown(label, prediction);
-      const often = `${count(value)} of ${count(total)}`;
-      const words = `${label}, given as ${prediction}: ${often}; ${plural(here, "set")} to see`;
-      const spoken = { "aria-label": words, title: words };
-      const button = make("button", { type: "button", tabindex: "-1", ...spoken }, count(value));
-      button.addEventListener("click", () => choose(label, prediction));
-      const kind = [line === column ? "right" : "wrong", share > 0.5 && "deep", here && "seen", !value && "none"];
+      const onPage = shown(label, prediction);
+      const frequency = `${count(value)} of ${count(total)}`;
+      const text = `${label}, predicted as ${prediction}: ${frequency}; ${plural(onPage, "set")} on this page`;
+      const description = { "aria-label": text, title: text };
+      const button = make("button", { type: "button", tabindex: "-1", ...description }, count(value));
+      button.addEventListener("click", () => select(label, prediction));
+      const kind = [row === column ? "right" : "wrong", share > 0.5 && "deep", onPage && "seen", !value && "none"];
       const cell = make("td", { class: kind.filter(Boolean).join(" ") }, button);
       cell.style.setProperty("--share", `${Math.round(100 * Math.sqrt(share))}%`);
       return cell;
     });
     return make("tr", {}, make("th", { scope: "row" }, label), ...cells);
   });
-  const grid = { class: "matrix", role: "grid", "aria-label": "True classes against predicted ones" };
+  const grid = { class: "matrix", role: "grid", "aria-label": "Confusion matrix: true classes by predicted classes" };
   const table = make("table", grid, make("thead", {}, head), make("tbody", {}, ...body));
   table.classList.toggle("many", classes.length > 12);
-  walkable(table, classes.length);
+  addCellNavigation(table, classes.length);
   byId("matrix").append(table);
   byId("confusion").hidden = false;
 }
 
-/** Cells of a square table are one stop of the Tab key; arrow keys go from one to the next. */
-function walkable(table, size) {
+/** Make a square table one stop of the Tab key, with arrow keys to move between its cells. */
+function addCellNavigation(table, size) {
   const cells = [...table.querySelectorAll("button")];
   cells[0].tabIndex = 0;
   table.addEventListener("focusin", (event) => {
@@ -75,14 +75,14 @@ function walkable(table, size) {
   });
   table.addEventListener("keydown", (event) => {
     const at = cells.indexOf(event.target);
-    const [line, column] = [Math.floor(at / size), at % size];
+    const [row, column] = [Math.floor(at / size), at % size];
     const to = {
-      ArrowLeft: [line, column - 1],
-      ArrowRight: [line, column + 1],
-      ArrowUp: [line - 1, column],
-      ArrowDown: [line + 1, column],
-      Home: [line, 0],
-      End: [line, size - 1],
+      ArrowLeft: [row, column - 1],
+      ArrowRight: [row, column + 1],
+      ArrowUp: [row - 1, column],
+      ArrowDown: [row + 1, column],
+      Home: [row, 0],
+      End: [row, size - 1],
     }[event.key];
     if (!to) return;
     event.preventDefault();
@@ -90,29 +90,29 @@ function walkable(table, size) {
   });
 }
 
-/** Links to the parts that are there. */
-function tellContents() {
+/** Links to the visible sections. */
+function showContents() {
   const parts = [...document.querySelectorAll("main > section")].filter((part) => !part.hidden);
   if (parts.length < 2) return;
   const name = (part) => (part.id === "sets" ? "Sets" : part.querySelector("h2").textContent);
   byId("contents").append(...parts.map((part) => make("a", { href: `#${part.id}` }, name(part))));
 }
 
-/** The theme is the system's until the button chooses another. */
-function tellTheme(changed) {
+/** Follow the system theme until the button selects another. */
+function initTheme(changed) {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const root = document.documentElement;
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
   const button = byId("theme");
-  const words = () => (button.textContent = isDark() ? "Light" : "Dark");
+  const updateButton = () => (button.textContent = isDark() ? "Light" : "Dark");
   button.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
-    words();
+    updateButton();
     changed();
   });
   dark.addEventListener("change", () => {
-    words();
+    updateButton();
     changed();
   });
-  words();
+  updateButton();
 }

@@ -1,4 +1,4 @@
-"""What the stories of runs and of models have in common."""
+"""Sections that the pages of runs and of models share."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,30 +16,30 @@ from setwise.inspection.set_graph import SetGraph
 from setwise.nn.dmps import DMPS
 from setwise.training.seeding import generator
 
-LARGEST = 1_000
-"""Elements of a set that are shown; of a larger one, so many drawn at random."""
-MANY = 500
-"""Elements from which on leaving out each one would take too long."""
-STEPS = 8
-"""Gradients on the way from a set of ordinary elements, where there are many."""
-MOVED = 60
-"""Pictures that find their places by the kernel; more of them lie in a grid."""
-LIKELIEST = 5
-NO_GRAPH = "It has no latent graph, so that sets are shown without edges."
+MAX_ELEMENTS = 1_000
+"""Elements shown per set; of a larger set, this many are drawn at random."""
+MAX_LEAVE_ONE_OUT = 499
+"""Size of the largest set whose elements are left out one by one; larger sets use integrated gradients."""
+GRADIENT_STEPS = 8
+"""Steps of integrated gradients."""
+MAX_PLACED_BY_KERNEL = 60
+"""Size of the largest set of images that is laid out by the kernel; larger sets are laid out in a grid."""
+TOP_CLASSES = 5
+NO_GRAPH = "The model has no latent graph, so sets are shown without edges."
 
 METHODS: Mapping[str, str] = {
-    "attention": "the weight that the model's attention gives to an element",
-    "leave-one-out": "what the prediction would lose without an element",
-    "integrated-gradients": "gradients of the prediction, integrated on the way from equal elements to these",
+    "attention": "attention weight of the element",
+    "leave-one-out": "decrease of the predicted score when the element is left out",
+    "integrated-gradients": "integrated gradients of the predicted score, from the mean element",
 }
 
 
-def method_of(model: nn.Module, elements: int) -> Method:
-    """How a page, which has many sets, tells what counts in one of so many elements."""
-    return method_for(model, elements, most=MANY - 1)
+def importance_method(model: nn.Module, elements: int) -> Method:
+    """The importance method for sets of this size; pages with many sets need a fast one."""
+    return method_for(model, elements, most=MAX_LEAVE_ONE_OUT)
 
 
-def drawn(
+def analyse_set(
     shown: ShownSet,
     model: nn.Module,
     x: Shaped[Tensor, "n ..."],
@@ -48,19 +48,19 @@ def drawn(
     sign: float = 1.0,
     whole: int,
 ) -> ShownSet:
-    """The set with the graph that a model sees in it, and with how much each element counts.
+    """Add the latent graph, the energies and the importance of each element to a set.
 
     Args:
-        shown: what is known without the model.
+        shown: the set without them.
         model: any ``(x, mask) → [b, k]``; only a DMPS has a graph.
-        x: the elements, as the model takes them.
-        output: the number of the output that the prediction was made by.
-        sign: −1 where the prediction is what speaks against that output.
-        whole: how many elements the set has, of which these may be a part.
+        x: the elements as the model takes them.
+        output: index of the output behind the prediction.
+        sign: −1 if a low output favours the prediction.
+        whole: number of elements of the whole set; ``x`` may be a part of it.
     """
     shown = replace(shown, importance=_importance(model, x, output, sign))
-    some = f"These are {len(x):,} of its {whole:,} elements, and the graph over these alone."
-    remarks = [some] if len(x) < whole else []
+    part = f"Only {len(x):,} of its {whole:,} elements and the graph between them are shown."
+    remarks = [part] if len(x) < whole else []
     if isinstance(model, DMPS):
         graph = SetGraph.of(model, x)
         remarks.insert(0, _remark(graph))
@@ -70,38 +70,38 @@ def drawn(
             kernel=graph.kernel,
             energies=tuple(graph.energies.tolist()),
         )
-        if shown.kind == "images" and graph.kernel is not None and len(x) <= MOVED:
+        if shown.kind == "images" and graph.kernel is not None and len(x) <= MAX_PLACED_BY_KERNEL:
             shown = replace(shown, places=by_kernel(graph.kernel))
     return replace(shown, remark=" ".join(filter(None, remarks)) or None)
 
 
-def few(n: int) -> Int[Tensor, " some"]:
-    """Which of n elements to show: all, or of very many some that are drawn at random."""
-    if n <= LARGEST:
+def sample_elements(n: int) -> Int[Tensor, " some"]:
+    """Indices of the elements to show: all n of them, or a random sample of a large set."""
+    if n <= MAX_ELEMENTS:
         return torch.arange(n)
-    return torch.randperm(n, generator=generator("shown elements", n))[:LARGEST].sort().values
+    return torch.randperm(n, generator=generator("shown elements", n))[:MAX_ELEMENTS].sort().values
 
 
 def _importance(model: nn.Module, x: Tensor, output: int, sign: float) -> Float[np.ndarray, " n"] | None:
-    """How much each element counts for an output; None where that cannot be told."""
-    method = method_of(model, len(x))
+    """The importance of each element for an output; None for elements without a gradient."""
+    method = importance_method(model, len(x))
     try:
-        found = importance(model, x.unsqueeze(0), method=method, output=output, steps=STEPS)[0]
-    except ValueError:  # pixels that are no floating-point numbers have no gradient
+        values = importance(model, x.unsqueeze(0), method=method, output=output, steps=GRADIENT_STEPS)[0]
+    except ValueError:  # integers have no gradient
         return None
-    values: Float[np.ndarray, " n"] = (1.0 if method == "attention" else sign) * found.double().cpu().numpy()
-    return values
+    signed: Float[np.ndarray, " n"] = (1.0 if method == "attention" else sign) * values.double().cpu().numpy()
+    return signed
 
 
 def _remark(graph: SetGraph) -> str:
     try:
         return graph.remark()
-    except ModuleNotFoundError:  # it counts clusters with scipy, which a page can do without
+    except ModuleNotFoundError:  # without scipy there are no clusters
         return ""
 
 
-def part(shown: ShownSet, index: Int[Tensor, " some"]) -> ShownSet:
-    """The same set with some of its elements."""
+def subset(shown: ShownSet, index: Int[Tensor, " some"]) -> ShownSet:
+    """Keep some elements of a set."""
     if len(index) == len(shown.places):
         return shown
     return replace(
@@ -113,11 +113,11 @@ def part(shown: ShownSet, index: Int[Tensor, " some"]) -> ShownSet:
     )
 
 
-def chosen(correct: Sequence[bool | None], count: int, seed: int) -> list[int]:
-    """Which sets to show: wrong ones for half of them if there are so many, drawn at random; in order.
+def choose_sets(correct: Sequence[bool | None], count: int, seed: int) -> list[int]:
+    """Draw the sets to show at random, half of them wrong predictions if there are enough; sorted.
 
     >>> correct = [True] * 6 + [False] * 3
-    >>> sorted(correct[i] for i in chosen(correct, 4, seed=0))
+    >>> sorted(correct[i] for i in choose_sets(correct, 4, seed=0))
     [False, False, True, True]
     """
     if count < 0:
@@ -125,67 +125,67 @@ def chosen(correct: Sequence[bool | None], count: int, seed: int) -> list[int]:
     order = torch.randperm(len(correct), generator=generator("shown", seed)).tolist()
     wrong = [i for i in order if correct[i] is False]
     others = [i for i in order if correct[i] is not False]
-    mistakes = wrong[: max(count // 2, count - len(others))]
-    return sorted(mistakes + others[: count - len(mistakes)])
+    errors = wrong[: max(count // 2, count - len(others))]
+    return sorted(errors + others[: count - len(errors)])
 
 
-def confusion(truth: Sequence[str], said: Sequence[str], classes: Iterable[str]) -> Confusion:
-    """How often each class was taken for which, over sets whose truth is known.
+def confusion_matrix(labels: Sequence[str], predicted: Sequence[str], classes: Iterable[str]) -> Confusion:
+    """Count the sets of each pair (label, predicted class).
 
-    >>> confusion(["a", "a", "b"], ["a", "b", "b"], "ab").counts
+    >>> confusion_matrix(["a", "a", "b"], ["a", "b", "b"], "ab").counts
     ((1, 1), (0, 1))
     """
     names = tuple(classes)
-    place = {name: i for i, name in enumerate(names)}
+    index = {name: i for i, name in enumerate(names)}
     counts = np.zeros((len(names), len(names)), dtype=int)
-    for true, predicted in zip(truth, said, strict=True):
-        counts[place[true], place[predicted]] += 1
+    for label, prediction in zip(labels, predicted, strict=True):
+        counts[index[label], index[prediction]] += 1
     return Confusion(names, tuple(tuple(row) for row in counts.tolist()))
 
 
-def share_right(correct: Sequence[bool], picked: Sequence[int], what: str) -> str | None:
-    """A sentence on how many there are, are right, and are shown.
+def accuracy_sentence(correct: Sequence[bool], chosen: Sequence[int], what: str) -> str | None:
+    """State the accuracy, the number of sets shown, and the number of errors among them.
 
-    >>> share_right([True, True, True, False], [0, 3], "sets")
-    'Of 4 sets it gets 75.0% right; 2 of them are shown below, 1 of which it gets wrong.'
+    >>> accuracy_sentence([True, True, True, False], [0, 3], "sets")
+    'Accuracy 75.0% on 4 sets. Sets shown below: 2, wrong predictions among them: 1.'
     """
     if not correct:
         return None
-    wrong = sum(not correct[i] for i in picked)
+    wrong = sum(not correct[i] for i in chosen)
     return (
-        f"Of {len(correct):,} {what} it gets {sum(correct) / len(correct):.1%} right; "
-        f"{len(picked)} of them are shown below, {wrong} of which it gets wrong."
+        f"Accuracy {sum(correct) / len(correct):.1%} on {len(correct):,} {what}. "
+        f"Sets shown below: {len(chosen)}, wrong predictions among them: {wrong}."
     )
 
 
-def likeliest(probabilities: Sequence[float], classes: Sequence[str]) -> tuple[tuple[str, float], ...]:
-    """The classes with the largest probabilities: two, or five of many.
+def top_classes(probabilities: Sequence[float], classes: Sequence[str]) -> tuple[tuple[str, float], ...]:
+    """The five most probable classes.
 
-    >>> likeliest([0.2, 0.8], ["cat", "dog"])
+    >>> top_classes([0.2, 0.8], ["cat", "dog"])
     (('dog', 0.8), ('cat', 0.2))
     """
     pairs = zip(classes, probabilities, strict=True)
-    return tuple(sorted(pairs, key=lambda pair: -pair[1])[:LIKELIEST])
+    return tuple(sorted(pairs, key=lambda pair: -pair[1])[:TOP_CLASSES])
 
 
-HEALTH = {
+GRAPH_METRICS = {
     "effective_neighbours": "effective neighbours",
-    "saturated": "saturated share of the embedding",
+    "saturated": "saturated fraction of the embedding",
     "sigma": "bandwidth σ",
     "gamma": "diffusion coefficient γ",
 }
-"""Panels of the measurements of a learned graph."""
+"""Panel titles of the metrics of a learned graph."""
 
 
-def curves(metrics: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[Curve, ...]:
-    """Loss, scores, learning rate and health of the graph over training.
+def learning_curves(metrics: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[Curve, ...]:
+    """Loss, scores, learning rate and graph metrics over training.
 
-    Curves of a single point, constant settings and duplicates are left out.
+    Curves with a single point, constant settings and duplicates are left out.
 
     Args:
-        metrics: the entries of each training, with their steps; the name of a single one is empty.
+        metrics: the log entries of each training, by name; the name of a single training is empty.
     """
-    found: dict[tuple[str, tuple[tuple[float, float], ...]], Curve] = {}
+    curves: dict[tuple[str, tuple[tuple[float, float], ...]], Curve] = {}
     for training, entries in metrics.items():
         for key in dict.fromkeys(
             key for entry in entries for key in entry if key not in ("step", "evenness")
@@ -193,17 +193,16 @@ def curves(metrics: Mapping[str, Sequence[Mapping[str, Any]]]) -> tuple[Curve, .
             points = tuple((float(e["step"]), float(e[key])) for e in entries if key in e)
             constant = len({value for _, value in points}) == 1
             if len(points) > 1 and not (key in ("lr", "gamma") and constant):
-                panel, name = _place(key, training)
-                found.setdefault((panel, points), Curve(panel, name, points))
-    return tuple(found.values())
+                panel, name = _panel_and_name(key, training)
+                curves.setdefault((panel, points), Curve(panel, name, points))
+    return tuple(curves.values())
 
 
-def _place(key: str, training: str) -> tuple[str, str]:
-    """The panel and the name of a metric's curve."""
+def _panel_and_name(key: str, training: str) -> tuple[str, str]:
     if key == "lr":
         return "learning rate", "learning rate"
-    if key in HEALTH:
-        return HEALTH[key], training or HEALTH[key]
+    if key in GRAPH_METRICS:
+        return GRAPH_METRICS[key], training or GRAPH_METRICS[key]
     score = key.removeprefix("validation_").replace("_", " ")
     panel = "accuracy" if score.startswith("accuracy") else score
     words = ("validation" if key.startswith("validation_") else "training", score[len(panel) :], training)

@@ -1,4 +1,4 @@
-"""A run read back: its experiment, its trained models, and what they say of sets that they were tested on."""
+"""Read a run: its experiment, its trained models, and their outputs for test sets."""
 
 import math
 import re
@@ -23,51 +23,52 @@ from setwise.training.loop import outputs
 from setwise.training.sampler import ElementBudgetSampler
 from setwise.training.seeding import generator
 
-TESTED = 500
-"""Test sets to count mistakes over, at most."""
-ELEMENTS = 200_000
-"""Elements that they have together, at most."""
-AT_ONCE = 2_048
-"""Elements, padding included, that go through a model at once."""
+MAX_TEST_SETS = 500
+"""Maximum number of test sets to evaluate."""
+MAX_TEST_ELEMENTS = 200_000
+"""Maximum number of elements in all of them."""
+BATCH_ELEMENTS = 2_048
+"""Elements per batch, padding included."""
 
 _VARIANT = re.compile(r".*_seed-(?P<seed>\d+)")
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What the folder of a run says of it."""
+    """A run as its folder describes it."""
 
     folder: Path
     experiment: Experiment
     row: str
     seed: int
     data: str
-    """Which data it was trained and tested on."""
+    """Name of the data that it was trained and tested on."""
     result: Mapping[str, Any] | None
-    """None as long as it has not finished."""
+    """None if the run has not finished."""
 
     @property
     def title(self) -> str:
-        """What to call the row."""
+        """Display title of the row."""
         return self.experiment.ROWS[self.row]
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A trained model of a run, and what it says of sets that it was tested on."""
+    """A trained model of a run, and its outputs for test sets."""
 
     name: str
-    """Of its fold; empty where there is but one training."""
+    """Name of the fold; empty if there is only one training."""
     model: nn.Module
     steps: int
-    """Batches that it was trained on."""
-    exhibits: Sequence[ExampleSet]
+    """Number of batches that it was trained on."""
+    examples: Sequence[ExampleSet]
+    """Test sets."""
     out: Float[Tensor, "b k"]
     """The raw outputs for them."""
 
 
 def read_run(folder: Path) -> Run:
-    """Find out which run a folder holds, by its result or, if it has not finished, by its name."""
+    """Read the folder of a run; the path names the experiment, row and seed of an unfinished run."""
     path = folder / "result.json"
     result = read_json(path) if path.exists() else None
     names = folder.resolve().parts[-3:]
@@ -78,8 +79,8 @@ def read_run(folder: Path) -> Run:
         known |= {key: str(result.get(key)) for key in ("experiment", "row", "seed")}
     kind = EXPERIMENTS.get(known.get("experiment", ""))
     if kind is None or known["row"] not in kind.ROWS or not known["seed"].isdecimal():
-        expected = "expected a folder <experiment>/<row>/…_seed-<number>"
-        raise ValueError(f"{folder} does not tell which run it holds: {expected}, got {'/'.join(names)}")
+        expected = "expected a path <experiment>/<row>/…_seed-<number>"
+        raise ValueError(f"cannot identify the run in {folder}: {expected}, got {'/'.join(names)}")
     if result is not None and (fault := fault_of(result, kind)):
         raise ValueError(f"{path} is not a result of {kind.name}: {fault}")
     experiment, data = _configured(kind, folder / "config.json")
@@ -87,63 +88,66 @@ def read_run(folder: Path) -> Run:
 
 
 def _configured(kind: type[Experiment], path: Path) -> tuple[Experiment, str]:
-    """An experiment as it was configured, and its data; what is younger than that has its default."""
+    """The experiment and its data as recorded; fields added since then have their defaults."""
     config = read_json(path)
     try:
         known = filled(config, asdict(kind()))
         data = str(known.pop("data"))
         if unknown := known.keys() - {field.name for field in fields(kind)}:
-            raise ValueError(f"{min(unknown)} is unknown")
+            raise ValueError(f"unknown field {min(unknown)}")
         return kind(**known | {"training": Training(**known["training"])}), data
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is not a configuration of {kind.name}: {error}") from error
 
 
 def trials(run: Run) -> list[Trial]:
-    """The trained models that there are, one a fold, each with test sets of its own."""
+    """The trained models of a run, one per fold, each with its own test sets."""
     experiment, seeds = run.experiment, run.experiment.trials(run.seed)
     if run.data != experiment.data:
         raise FileNotFoundError(
-            f"{run.folder} is a run on {run.data!r}, and this machine has {experiment.data!r}: "
-            "set SETWISE_DATA to the folder with its data"
+            f"{run.folder} is a run on {run.data!r}, but the data found here are {experiment.data!r}: "
+            "set SETWISE_DATA to the folder with the data of the run"
         )
-    found = []
+    trained = []
     for name, seed in seeds.items():
         model, steps = experiment.solved(run.row, seed), 0
         if model is None:
             path = run.folder / name / CHECKPOINT
             if not path.exists():
                 continue
-            model, steps = _loaded(experiment.model(run.row, seed), path, run)
-        exhibits = experiment.exhibits(seed, math.ceil(TESTED / len(seeds)), generator("exhibits", seed))
-        exhibits = _thinned(exhibits, ELEMENTS // len(seeds))
-        found.append(Trial(name, model, steps, exhibits, _outputs(model, exhibits)))
-    if not found:
-        state = "has not come to its first one" if run.result is None else "has finished, and it is gone"
-        raise FileNotFoundError(f"{run.folder} holds no {CHECKPOINT} to look into: the run {state}")
-    return found
+            model, steps = _load_weights(experiment.model(run.row, seed), path, run)
+        count = math.ceil(MAX_TEST_SETS / len(seeds))
+        examples = experiment.exhibits(seed, count, generator("exhibits", seed))
+        examples = _thin_out(examples, MAX_TEST_ELEMENTS // len(seeds))
+        trained.append(Trial(name, model, steps, examples, _outputs(model, examples)))
+    if not trained:
+        state = "has not written one yet" if run.result is None else "has finished, but the file is missing"
+        raise FileNotFoundError(f"{run.folder} has no {CHECKPOINT}: the run {state}")
+    return trained
 
 
-def _loaded(model: nn.Module, path: Path, run: Run) -> tuple[nn.Module, int]:
-    """The model with the weights of a checkpoint, and how many batches it has been trained on."""
+def _load_weights(model: nn.Module, path: Path, run: Run) -> tuple[nn.Module, int]:
+    """Load the weights of a checkpoint; returns the model and its number of training batches."""
     state = load_checkpoint(path)
     try:
         model.load_state_dict(trained_weights(state))
         return model, int(state["step"])
     except (KeyError, RuntimeError, TypeError) as error:
-        raise ValueError(f"{path} does not hold weights of {run.row} of {run.experiment.name}") from error
+        raise ValueError(
+            f"{path} does not match the model of row {run.row} of {run.experiment.name}"
+        ) from error
 
 
-def _thinned(exhibits: list[ExampleSet], elements: int) -> list[ExampleSet]:
-    """Evenly fewer of them, if they have more elements than that."""
-    return exhibits[:: max(math.ceil(sum(len(e.x) for e in exhibits) / elements), 1)]
+def _thin_out(examples: list[ExampleSet], elements: int) -> list[ExampleSet]:
+    """Keep every k-th set, such that they have about this many elements at most."""
+    return examples[:: max(math.ceil(sum(len(e.x) for e in examples) / elements), 1)]
 
 
-def _outputs(model: nn.Module, exhibits: Sequence[ExampleSet]) -> Float[Tensor, "b k"]:
-    """The raw outputs, in order; sets of similar size go through the model together."""
-    if not exhibits:
+def _outputs(model: nn.Module, examples: Sequence[ExampleSet]) -> Float[Tensor, "b k"]:
+    """The raw outputs in the order of the sets; a batch holds sets of similar size."""
+    if not examples:
         return torch.zeros(0, 1)
-    batches = list(ElementBudgetSampler([len(e.x) for e in exhibits], elements=AT_ONCE, shuffle=False))
-    y = torch.tensor([e.y for e in exhibits])
-    out, _ = outputs(model, ((SetBatch.from_list([exhibits[i].x for i in b]), y[b]) for b in batches))
+    batches = list(ElementBudgetSampler([len(e.x) for e in examples], elements=BATCH_ELEMENTS, shuffle=False))
+    y = torch.tensor([e.y for e in examples])
+    out, _ = outputs(model, ((SetBatch.from_list([examples[i].x for i in b]), y[b]) for b in batches))
     return out[torch.tensor([i for batch in batches for i in batch]).argsort()]

@@ -1,12 +1,8 @@
-// The latent graph on two canvases: edges and elements below, what is looked at above, so that pointing
-// redraws little. Turning, zooming and sliding redraw the lower one, with at most MOST edges.
+// The graph on two canvases: edges and elements on the lower one, the selected element and its neighbours on
+// the upper one. Pointing redraws only the upper one; rotating, zooming and the threshold redraw both.
 
-const MOST = 3000;
-const THICK = 300; // edges with a width of their own; the others are fine lines, drawn together, which is far faster:
-const GRADES = 6; // one stroke for all of a grade of weight
-const FOGS = 4; // and of depth
-const NEAREST = 3.2; // how far the eye is from the middle of a cloud, in radii
-const FACTOR = 1.3; // of one step of the zoom
+const CAMERA_DISTANCE = 3.2; // from the centre of a point cloud, in radii
+const ZOOM_STEP = 1.3;
 
 class View {
   constructor(stage, base, overlay) {
@@ -18,7 +14,7 @@ class View {
     new ResizeObserver(() => this.resize()).observe(stage);
   }
 
-  /** Show a set, seen from the start. */
+  /** Show a set in the initial view. */
   show(set) {
     this.set = set;
     const n = set.size;
@@ -34,7 +30,7 @@ class View {
     this.resize();
   }
 
-  /** Half of the width and height that is to be seen, and the room of an element, in the set's own units. */
+  /** Half the width and height to show, and the space per element, in the units of the set. */
   extent() {
     const { places, axes, size, slide, patch } = this.set;
     const half = [1e-3, 1e-3];
@@ -75,10 +71,10 @@ class View {
       canvas.height = Math.round(height * ratio);
     }
     this.waiting.add("base");
-    this.frame(); // at once: a canvas of another size is empty, and the browser is about to show it
+    this.frame(); // immediately: resizing has cleared the canvas
   }
 
-  /** Draw before the next frame, all of it or only what lies above. */
+  /** Redraw before the next frame: both canvases, or only the overlay. */
   refresh(what = "base") {
     this.waiting.add(what);
     this.request ??= requestAnimationFrame(() => this.frame());
@@ -117,13 +113,13 @@ class View {
     this.refresh();
   }
 
-  turn(x, y) {
+  rotate(x, y) {
     this.yaw += x;
     this.pitch = clamp(this.pitch + y, -Math.PI / 2, Math.PI / 2);
     this.refresh();
   }
 
-  /** Where each element lies on the canvas, in pixels of the page. */
+  /** Project the elements onto the canvas, in CSS pixels. */
   project() {
     const { places, axes, size, patch } = this.set;
     const margin = this.shape === "dot" ? 28 : 10;
@@ -135,7 +131,7 @@ class View {
       this.projectSolid(across, down);
       return;
     }
-    const flip = this.shape === "patch" ? 1 : -1; // pixels count downward, all else upward
+    const flip = this.shape === "patch" ? 1 : -1; // y grows downward for pixels, upward otherwise
     const shift = this.shape === "patch" ? patch / 2 : 0;
     for (let i = 0; i < size; i++) {
       this.x[i] = this.corner[0] + (places[i * axes] + shift) * this.unit;
@@ -143,7 +139,7 @@ class View {
     }
   }
 
-  /** The last axis is upright: first turned about it, then tilted toward the eye. */
+  /** Rotate about the vertical axis, the last one, then tilt toward the viewer. */
   projectSolid(across, down) {
     const { places, size } = this.set;
     const [cos, sin, high, deep] = [Math.cos(this.yaw), Math.sin(this.yaw), Math.cos(this.pitch), Math.sin(this.pitch)];
@@ -151,7 +147,7 @@ class View {
       const [x, y, z] = [places[3 * i], places[3 * i + 1], places[3 * i + 2]];
       const near = sin * x - cos * y;
       const toward = (near * high + z * deep) / this.radius;
-      const grown = NEAREST / (NEAREST - toward);
+      const grown = CAMERA_DISTANCE / (CAMERA_DISTANCE - toward);
       this.x[i] = across + (cos * x + sin * y) * this.unit * grown * 0.9;
       this.y[i] = down - (z * high - near * deep) * this.unit * grown * 0.9;
       this.depth[i] = (toward + 1) / 2;
@@ -160,7 +156,7 @@ class View {
     this.order.sort((a, b) => this.depth[a] - this.depth[b]);
   }
 
-  /** Side of a square, or diameter of a dot, in pixels. */
+  /** Side of a square or diameter of a dot, in pixels. */
   side(i) {
     if (this.shape === "patch") return this.set.patch * this.unit;
     if (this.shape === "picture") return clamp(this.room * this.unit * this.grown[i], 10, 160 * this.zoom);
@@ -168,7 +164,7 @@ class View {
     return clamp(0.26 * even, 5, 20) * Math.sqrt(this.zoom) * (this.solid ? this.grown[i] * 0.8 : 1);
   }
 
-  /** Left, top, width and height of an element; pictures keep their proportions. */
+  /** Left, top, width and height of an element; images keep their aspect ratio. */
   box(i) {
     const side = this.side(i);
     const { width, height } = this.shape === "picture" ? this.set.sheet : { width: 1, height: 1 };
@@ -189,49 +185,10 @@ class View {
       const [wide, tall] = [slide.width * this.unit, slide.height * this.unit];
       pen.drawImage(fills ? slide.grey : slide.image, ...this.corner, wide, tall);
     }
-    this.drawEdges(pen);
+    this.drawn = drawEdges(pen, this);
     for (const i of this.order) this.drawElement(pen, i, this.solid ? 0.3 + 0.7 * clamp(this.depth[i], 0, 1) : 1);
     pen.globalAlpha = 1;
     if (this.solid) this.drawAxes(pen);
-  }
-
-  drawEdges(pen) {
-    const { graph, edges, size } = this.set;
-    const { order } = graph.sorted;
-    this.drawn = Math.min(edges, MOST);
-    if (!this.drawn) return;
-    const high = graph.table[graph.strengthAt(0)];
-    const low = graph.table[graph.strengthAt(this.drawn - 1)];
-    const crowd = clamp(30 / Math.sqrt(this.drawn), 0.5, 1);
-    const opacity = (share, near) => (0.3 + 0.6 * share) * crowd * (0.35 + 0.65 * near);
-    let share = 0; // of the weight, and how near, of the edge that was added last
-    let near = 0;
-    const add = (k, chosen) => {
-      const i = Math.floor(order[k] / size);
-      const j = order[k] % size;
-      share = high > low ? (graph.table[graph.strength(i, j)] - low) / (high - low) : 0.5;
-      near = clamp((this.depth[i] + this.depth[j]) / 2, 0, 1);
-      const path = chosen();
-      path.moveTo(this.x[i], this.y[i]);
-      path.lineTo(this.x[j], this.y[j]);
-    };
-    pen.strokeStyle = palette.edge;
-    const fine = Array.from({ length: GRADES * FOGS }, () => new Path2D());
-    const alike = () => fine[Math.round(share * (GRADES - 1)) * FOGS + Math.round(near * (FOGS - 1))];
-    for (let k = this.drawn - 1; k >= THICK; k--) add(k, alike);
-    pen.lineWidth = 1 / this.ratio;
-    fine.forEach((path, p) => {
-      pen.globalAlpha = opacity(Math.floor(p / FOGS) / (GRADES - 1), (p % FOGS) / (FOGS - 1));
-      pen.stroke(path);
-    });
-    for (let k = Math.min(this.drawn, THICK) - 1; k >= 0; k--) {
-      pen.beginPath();
-      add(k, () => pen);
-      pen.lineWidth = 1 + share * 3.2 * crowd;
-      pen.globalAlpha = opacity(share, near);
-      pen.stroke();
-    }
-    pen.globalAlpha = 1;
   }
 
   drawElement(pen, i, opacity) {
@@ -256,7 +213,7 @@ class View {
     }
   }
 
-  /** The picture of an element, cut from the sheet or the slide. */
+  /** Draw the image of an element, cut from the sheet or the slide. */
   drawPicture(pen, i, left, top, wide, tall) {
     const { slide, sheet, places, patch } = this.set;
     if (sheet) {
@@ -272,7 +229,7 @@ class View {
     }
   }
 
-  /** Three short axes in the corner, to know where up is. */
+  /** Draw three short axes in the corner, which show the orientation. */
   drawAxes(pen) {
     const [cos, sin, high, deep] = [Math.cos(this.yaw), Math.sin(this.yaw), Math.cos(this.pitch), Math.sin(this.pitch)];
     const ends = { x: [cos, -sin * deep], y: [sin, cos * deep], z: [0, high] };
@@ -291,7 +248,7 @@ class View {
     }
   }
 
-  /** The element that is looked at, whom it listens to, and the one under the pointer. */
+  /** Draw the focused element, its strongest neighbours, and the element under the pointer. */
   drawOverlay() {
     const pen = this.top;
     pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
@@ -310,14 +267,14 @@ class View {
         pen.lineTo(this.x[j], this.y[j]);
         pen.stroke();
       }
-      for (const j of [...neighbours].reverse()) this.drawBright(pen, j, palette.accent, 1.5);
-      this.drawBright(pen, focus, palette.ink, 3);
+      for (const j of [...neighbours].reverse()) this.drawHighlighted(pen, j, palette.accent, 1.5);
+      this.drawHighlighted(pen, focus, palette.ink, 3);
     }
-    if (hover !== null && hover !== focus) this.drawBright(pen, hover, palette.ink, 1.5);
+    if (hover !== null && hover !== focus) this.drawHighlighted(pen, hover, palette.ink, 1.5);
     pen.globalAlpha = 1;
   }
 
-  drawBright(pen, i, colour, width) {
+  drawHighlighted(pen, i, colour, width) {
     const [left, top, wide, tall] = this.box(i);
     if (this.shape === "patch" && this.set.slide) this.drawPicture(pen, i, left, top, wide, tall);
     else this.drawElement(pen, i, 1);
@@ -333,33 +290,33 @@ class View {
     pen.stroke();
   }
 
-  /** The element at a place of the canvas, or null. */
+  /** The element at a point of the canvas, or null. */
   hit(x, y) {
-    let found = null;
+    let nearest = null;
     let best = Infinity;
     for (const i of this.set ? this.order : []) {
       const [across, down] = [Math.abs(this.x[i] - x), Math.abs(this.y[i] - y)];
       const far = this.shape === "dot" ? Math.hypot(across, down) : Math.max(across, down);
-      if (far <= Math.max(this.side(i) / 2 + 3, 8) && far <= best) [found, best] = [i, far];
+      if (far <= Math.max(this.side(i) / 2 + 3, 8) && far <= best) [nearest, best] = [i, far];
     }
-    return found;
+    return nearest;
   }
 
-  /** The next element from one in a direction of the screen: near, and not far off the line. */
+  /** The nearest element in a direction of the screen; deviation from the direction costs extra. */
   toward(from, across, down) {
-    let found = from;
+    let next = from;
     let best = Infinity;
     for (let i = 0; i < this.set.size; i++) {
       const [x, y] = [this.x[i] - this.x[from], this.y[i] - this.y[from]];
       const ahead = x * across + y * down;
       const cost = ahead + 2.5 * Math.abs(x * down - y * across);
-      if (i !== from && ahead > 0.5 && cost < best) [found, best] = [i, cost];
+      if (i !== from && ahead > 0.5 && cost < best) [next, best] = [i, cost];
     }
-    return found;
+    return next;
   }
 }
 
-/** How far apart neighbouring places are; a quarter of them is closer. */
+/** The lower quartile of the distances to the nearest neighbour. */
 function spacing(places, size) {
   const nearest = new Float32Array(size).fill(Infinity);
   for (let i = 0; i < size; i++) {

@@ -1,6 +1,6 @@
-// Pointers, wheel and keys on the graph. `acts` says what they do: hover, pin, step.
+// Pointer, wheel and keyboard input on the graph; calls the functions hover, select and step of `actions`.
 
-function handleGraph(view, acts) {
+function handleInput(view, actions) {
   const canvas = view.overlay;
   const pointers = new Map();
   let moved = 0;
@@ -19,7 +19,7 @@ function handleGraph(view, acts) {
     const [x, y] = place(event);
     const before = pointers.get(event.pointerId);
     if (!before) {
-      acts.hover(view.hit(x, y), x, y);
+      actions.hover(view.hit(x, y), x, y);
       return;
     }
     const [across, down] = [x - before[0], y - before[1]];
@@ -30,8 +30,8 @@ function handleGraph(view, acts) {
   });
 
   function drag(event, across, down) {
-    acts.hover(null);
-    if (view.solid && !event.shiftKey) view.turn(-across * 0.01, down * 0.01);
+    actions.hover(null);
+    if (view.solid && !event.shiftKey) view.rotate(-across * 0.01, down * 0.01);
     else view.pan(across, down);
   }
 
@@ -45,32 +45,32 @@ function handleGraph(view, acts) {
   for (const end of ["pointerup", "pointercancel"]) {
     canvas.addEventListener(end, (event) => {
       const [x, y] = place(event);
-      if (end === "pointerup" && pointers.size === 1 && moved <= 4) acts.pin(view.hit(x, y));
+      if (end === "pointerup" && pointers.size === 1 && moved <= 4) actions.select(view.hit(x, y));
       pointers.delete(event.pointerId);
     });
   }
-  canvas.addEventListener("pointerleave", () => acts.hover(null));
-  handleWheel(view, acts, canvas, place);
+  canvas.addEventListener("pointerleave", () => actions.hover(null));
+  handleWheel(view, actions, canvas, place);
   canvas.addEventListener("keydown", (event) => {
-    if (handleKey(view, acts, event)) event.preventDefault();
+    if (handleKey(view, actions, event)) event.preventDefault();
   });
 }
 
-/** The wheel zooms, but a page that is being scrolled goes on scrolling, and so it does where zooming out ends. */
-function handleWheel(view, acts, canvas, place) {
+/** The wheel zooms, unless the page is already being scrolled or cannot be zoomed out further. */
+function handleWheel(view, actions, canvas, place) {
   let last = -Infinity;
-  let ours = false;
+  let captured = false;
   addEventListener(
     "wheel",
     (event) => {
-      if (event.timeStamp - last > 250) ours = event.target === canvas;
+      if (event.timeStamp - last > 250) captured = event.target === canvas;
       last = event.timeStamp;
-      if (!ours || event.target !== canvas) return;
+      if (!captured || event.target !== canvas) return;
       const step = event.deltaY * (event.deltaMode === 1 ? 30 : 1);
       const zoomed = view.zoomBy(Math.exp(-clamp(step, -200, 200) * 0.0025), ...place(event));
-      if (zoomed) acts.hover(null); // what was under the pointer has moved
+      if (zoomed) actions.hover(null); // the element under the pointer has moved
       if (zoomed || step < 0 || event.ctrlKey) event.preventDefault();
-      else ours = false;
+      else captured = false;
     },
     { passive: false },
   );
@@ -78,20 +78,20 @@ function handleWheel(view, acts, canvas, place) {
 
 const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-/** Arrows turn a cloud and step between the elements of all else; with Shift it is the other way round. */
-function handleKey(view, acts, event) {
+/** Arrow keys rotate a point cloud and move between elements otherwise; with Shift the two are swapped. */
+function handleKey(view, actions, event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return false;
   const direction = DIRECTIONS[event.key];
   if (direction) {
     const [across, down] = direction;
     if (view.solid !== event.shiftKey) {
-      if (view.solid) view.turn(-across * 0.15, down * 0.15);
+      if (view.solid) view.rotate(-across * 0.15, down * 0.15);
       else view.pan(-across * 40, -down * 40);
-    } else acts.step(across, down);
+    } else actions.step(across, down);
     return true;
   }
-  if (event.key === "+" || event.key === "=") view.zoomBy(FACTOR);
-  else if (event.key === "-") view.zoomBy(1 / FACTOR);
+  if (event.key === "+" || event.key === "=") view.zoomBy(ZOOM_STEP);
+  else if (event.key === "-") view.zoomBy(1 / ZOOM_STEP);
   else if (event.key === "0") view.resetView();
   else return false;
   return true;
