@@ -56,7 +56,7 @@ def test_every_row_runs_unless_named_and_resume_skips(here: Path, capsys: pytest
     setwise("run", "gaussian", *SMALL)
     assert len(list((here / "results" / "gaussian").iterdir())) == 2
     setwise("run", "gaussian", *SMALL, expect=2)
-    assert "already holds a run: continue it with --resume" in capsys.readouterr().err
+    assert "already contains a run: continue it with --resume" in capsys.readouterr().err
     setwise("run", "gaussian", "--resume", *SMALL)
     assert "loss" not in capsys.readouterr().err
 

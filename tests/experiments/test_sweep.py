@@ -76,7 +76,7 @@ def test_two_jobs_do_what_one_does(tmp_path: Path, capsys: pytest.CaptureFixture
     with pytest.raises(ValueError, match=r"^1 of 4 runs failed: --resume tries them again and skips the fin"):
         by_seed(tmp_path / "two", [*points(0, 1, 2, 1), unsaid], jobs=2, found=two)
     told = capsys.readouterr().err
-    assert f"setwise: DeepSets (W = I)  rho 0.95  seed 2: {in_the_way} already holds a run" in told
+    assert f"setwise: DeepSets (W = I)  rho 0.95  seed 2: {in_the_way} already contains a run" in told
     assert sorted(two) == [0, 1, 3]
     assert two[3]["budget"]["threads"] == max(1, joblib.cpu_count() // 2)
     for point in points(0, 1):
@@ -302,7 +302,7 @@ def test_the_board_tells_a_log_now_and_then(
 
 def test_points_share_no_folder(tmp_path: Path) -> None:
     other = replace(SMALL, test_sets=10)
-    with pytest.raises(ValueError, match=r"two points .* share .*seed-0 \(test_sets is 1000 there and 10"):
+    with pytest.raises(ValueError, match=r"two points .* share .*seed-0 \(test_sets differs: 1000 and 10"):
         run_all([*points(0), *points(0, experiment=other)], out=tmp_path, results=tmp_path)
 
 

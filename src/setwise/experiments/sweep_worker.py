@@ -48,11 +48,11 @@ class Point:
 
     def folder(self, out: Path) -> Path:
         """Where it keeps what it needs to go on."""
-        return runner.folder_of(out, self.experiment, self.row, self.seed)
+        return runner.run_folder(out, self.experiment, self.row, self.seed)
 
     def record(self, results: Path) -> Path:
         """Where its result goes on record."""
-        return runner.record_of(results, self.experiment, self.row, self.seed)
+        return runner.result_path(results, self.experiment, self.row, self.seed)
 
     def run(self, out: Path, results: Path, *, resume: bool, show: bool) -> dict[str, Any]:
         """Train and test it, see `setwise.experiments.runner.run`."""

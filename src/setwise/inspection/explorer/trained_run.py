@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from setwise._files import read_json
 from setwise.experiments import EXPERIMENTS
 from setwise.experiments.base import ExampleSet, Experiment
-from setwise.experiments.config import filled
-from setwise.experiments.report import fault_of
+from setwise.experiments.config import with_defaults
+from setwise.experiments.report import result_error
 from setwise.sets import SetBatch
 from setwise.training.checkpoint import CHECKPOINT, load_checkpoint, trained_weights
 from setwise.training.config import Training
@@ -80,7 +80,7 @@ def read_run(folder: Path) -> Run:
     if kind is None or known["row"] not in kind.ROWS or not known["seed"].isdecimal():
         expected = "expected a folder <experiment>/<row>/…_seed-<number>"
         raise ValueError(f"{folder} does not tell which run it holds: {expected}, got {'/'.join(names)}")
-    if result is not None and (fault := fault_of(result, kind)):
+    if result is not None and (fault := result_error(result, kind)):
         raise ValueError(f"{path} is not a result of {kind.name}: {fault}")
     experiment, data = _configured(kind, folder / "config.json")
     return Run(folder, experiment, known["row"], int(known["seed"]), data, result)
@@ -90,7 +90,7 @@ def _configured(kind: type[Experiment], path: Path) -> tuple[Experiment, str]:
     """An experiment as it was configured, and its data; what is younger than that has its default."""
     config = read_json(path)
     try:
-        known = filled(config, asdict(kind()))
+        known = with_defaults(config, asdict(kind()))
         data = str(known.pop("data"))
         if unknown := known.keys() - {field.name for field in fields(kind)}:
             raise ValueError(f"{min(unknown)} is unknown")
@@ -109,13 +109,13 @@ def trials(run: Run) -> list[Trial]:
         )
     found = []
     for name, seed in seeds.items():
-        model, steps = experiment.solved(run.row, seed), 0
+        model, steps = experiment.fitted_model(run.row, seed), 0
         if model is None:
             path = run.folder / name / CHECKPOINT
             if not path.exists():
                 continue
             model, steps = _loaded(experiment.model(run.row, seed), path, run)
-        exhibits = experiment.exhibits(seed, math.ceil(TESTED / len(seeds)), generator("exhibits", seed))
+        exhibits = experiment.example_sets(seed, math.ceil(TESTED / len(seeds)), generator("exhibits", seed))
         exhibits = _thinned(exhibits, ELEMENTS // len(seeds))
         found.append(Trial(name, model, steps, exhibits, _outputs(model, exhibits)))
     if not found:
