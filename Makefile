@@ -55,8 +55,8 @@ bench: .venv/installed .venv/peers
 	$(BIN)/python -m benchmarks.pointcloud_step
 	$(BIN)/python -m benchmarks.histology_step
 	$(BIN)/python -m benchmarks.padding
-	$(BIN)/python -m benchmarks.predicting
-	$(BIN)/python -m benchmarks.together
+	$(BIN)/python -m benchmarks.prediction_rate
+	$(BIN)/python -m benchmarks.distributed_step
 	$(BIN)/python -m benchmarks.scale_ratios
 	$(BIN)/python -m benchmarks.scale
 

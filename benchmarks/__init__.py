@@ -1,1 +1,1 @@
-"""Speed, measured as a ratio of two things in one run."""
+"""Benchmarks: ratios of times and memory, measured in one run."""

@@ -1,9 +1,9 @@
-"""What is compared as sets grow: our graphs, the baselines of the package, and what others would use instead.
+"""Models of the scaling benchmarks: our graphs, the package's baselines, and peers from other packages.
 
-All models are 64 wide and three layers deep, read [b, n, 64] through a first layer of their own, and give two
-classes. The feed-forward part of a TransformerEncoder layer is 64 wide as well, as that of a SAB and as our
-blocks. torchmil's models have one output by design and are trained with the binary cross-entropy. The peers
-are an extra, ``pip install 'setwise[peers]'``, and are imported when one of them is built.
+All models have width 64 and three layers, map [b, n, 64] with an encoder layer, and predict two classes. The
+feed-forward part of a TransformerEncoder layer has width 64, too, as in SAB and in our blocks. torchmil's
+models have one output by design and are trained with binary cross-entropy. The peers are optional, ``pip
+install 'setwise[peers]'``, and imported when built.
 """
 
 from collections.abc import Callable
@@ -18,20 +18,20 @@ from torch import Tensor, nn
 import setwise as sw
 
 DIM, HIDDEN, DEPTH, HEADS, INDUCING, NEIGHBOURS, CLASSES = 64, (64, 128), 3, 4, 32, 16, 2
-SIGMA = 8.0  # of the bare products, where distances are near √128
+SIGMA = 8.0  # bandwidth of the kernel products, where distances are about √128
 
 Step = Callable[[], None]
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One of those compared.
+    """A model to compare.
 
     Args:
-        label: for tables and figures.
-        package: where it comes from.
-        make: ``(n, sets=1) → step``, which goes forward and backward once; can be pickled.
-        kind: ours, a baseline of the package, a peer, or the bare product of a kernel matrix.
+        label: name in tables and figures.
+        package: package that provides it.
+        make: ``(n, sets=1) → step``; a step is one forward and backward pass. Must be picklable.
+        kind: ours, a baseline of this package, a peer, or a product with a kernel matrix alone.
     """
 
     label: str
@@ -41,7 +41,7 @@ class Contender:
 
     @property
     def version(self) -> str | None:
-        """The version of its package, or None where that is not installed."""
+        """Version of the package; None if it is not installed."""
         try:
             return version(self.package)
         except PackageNotFoundError:
@@ -49,7 +49,7 @@ class Contender:
 
 
 def train(build: Callable[[], nn.Module], n: int, sets: int = 1, dim: int = DIM) -> Step:
-    """A training step, less the optimiser, on sets of n elements."""
+    """Training step without optimiser on sets of n elements."""
     torch.manual_seed(0)
     x, y = torch.randn(sets, n, dim), torch.arange(sets) % CLASSES
     model = build()
@@ -88,12 +88,12 @@ def set_transformer(inducing: int | None) -> nn.Module:
 
 
 def encoder() -> nn.Sequential:
-    """The first layer of a peer, as DMPS has it."""
+    """First layer of a peer, the same as that of DMPS."""
     return nn.Sequential(nn.Linear(DIM, DIM), nn.ReLU())
 
 
 class Averaged(nn.Module):
-    """A first layer, the layers of a peer, the mean over the set, a linear head."""
+    """Encoder, layers of a peer, mean pooling, linear head."""
 
     def __init__(self, layers: nn.Module) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def transformer_encoder() -> nn.Module:
 
 
 class Aggregated(nn.Module):
-    """A first layer, PyG's Set Transformer with its own pool (PMA, one seed), a linear head."""
+    """Encoder, PyG's Set Transformer with its pool (PMA, one seed), linear head."""
 
     def __init__(self) -> None:
         from torch_geometric.nn.aggr import SetTransformerAggregation
@@ -123,7 +123,7 @@ class Aggregated(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Raw outputs; PyG has the elements of all sets in one row, and whose they are."""
+        """Raw outputs; PyG expects the elements of all sets concatenated, with their set index."""
         b, n, _ = x.shape
         index = torch.arange(b).repeat_interleave(n)
         out: Tensor = self.head(self.aggregation(self.encoder(x).flatten(0, 1), index))
@@ -154,7 +154,7 @@ def transmil() -> nn.Module:
 
 
 def product(multiply: Callable[[], Callable[[Tensor], Tensor]], n: int, sets: int = 1) -> Step:
-    """Forward and backward of D⁻¹ K(x, x) x with a Gaussian K, whose row sums are D; σ learns as well."""
+    """Forward and backward pass of D⁻¹ K(x, x) x with a Gaussian kernel K with row sums D and learned σ."""
     torch.manual_seed(0)
     x = torch.randn(sets, n, DIM, requires_grad=True)
     function = multiply()
@@ -166,8 +166,8 @@ def product(multiply: Callable[[], Callable[[Tensor], Tensor]], n: int, sets: in
     return step
 
 
-class Unembedded(nn.Module):
-    """No embedding: the kernel sees the features themselves."""
+class NoEmbedding(nn.Module):
+    """Identity embedding: the kernel reads the features directly."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return x."""
@@ -176,7 +176,7 @@ class Unembedded(nn.Module):
 
 def streamed_product() -> Callable[[Tensor], Tensor]:
     graph: Any = sw.nn.StreamedGraph(DIM, (DIM,), sigma=SIGMA, normalize=sw.functional.row_normalize)
-    graph.embed = Unembedded()
+    graph.embed = NoEmbedding()
 
     def multiply(x: Tensor) -> Tensor:
         out: Tensor = graph(x) @ x

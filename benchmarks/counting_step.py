@@ -1,9 +1,9 @@
-"""A training step on the paper's batch of 32 sets of drawings, against the same step written plainly.
+"""Training step on the paper's batch of 32 sets of drawings, compared with a plain implementation.
 
-The plain one encodes every place of the padded batch in single precision with torch's own layers, ReLU before
-pooling, channels first. Both have the same layers after the encoder, the same loss and the same optimiser. A
-third step trains on batches of the experiment, 128 sets of a pool of 160 drawings. A fourth is the third with
-every pixel convolved and every place of a set embedded, instead of the ink alone and each drawing once.
+The plain step encodes every element of the padded batch in single precision with torch's layers, ReLU before
+pooling, channels first. All layers after the encoder, the loss and the optimiser are the same. A third step
+trains on batches of the experiment, 128 sets from a pool of 160 drawings. A fourth one is the third, but
+convolves every pixel and embeds every element, instead of only the ink and each drawing once.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ SETS, ROUNDS = 32, 15
 
 
 class Plain(nn.Module):
-    """The encoder as one would write it first."""
+    """Plain encoder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,13 +32,13 @@ class Plain(nn.Module):
         self.network = nn.Sequential(*layers, nn.Flatten())
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Encode every place, padding too."""
+        """Encode every element, including padding."""
         out: Tensor = self.network(x.flatten(0, 1)).view(*x.shape[:2], DIM)
         return out
 
 
 class Everywhere(nn.Module):
-    """The library's encoder without skipping blank paper; it writes shared drawings out before the graph."""
+    """The package's encoder, but it convolves blank pixels and expands shared drawings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Everywhere(nn.Module):
         self.encoder = sw.nn.ElementEncoder(nn.Sequential(*layers, nn.Flatten()))
 
     def forward(self, x: sw.Shared, mask: Tensor) -> Tensor:
-        """Encode the drawings and put them in their places."""
+        """Encode the drawings and expand them to the elements of the sets."""
         return expand_shared(self.encoder(x, mask), mask)
 
 

@@ -1,8 +1,8 @@
-"""A training step of D-DMPS at the paper's ModelNet40 size, against its matrix products alone.
+"""Training step of D-DMPS at the paper's ModelNet40 size, compared with its matrix products alone.
 
-Batch 8, 1000 elements, 512 wide, a 512 / 1024 deep kernel, three set-denoising blocks, float32. The products
-are those of the plain formulas: each product of the forward pass and both products of its gradient. The plain
-version is the textbook one, ``cdist → softmax → matmul``, differentiated by autograd.
+Batch 8, 1000 elements, width 512, a 512 / 1024 deep kernel, three set-denoising blocks, float32. The matrix
+products are those of the formulas: each product of the forward pass and the two products of its gradient. The
+plain version is ``cdist → softmax → matmul``, differentiated by autograd.
 """
 
 import torch
@@ -16,7 +16,7 @@ ROUNDS = 12
 
 
 class PlainGraph(sw.LatentGraph):
-    """The same graph, written the plain way."""
+    """Plain implementation of the same graph."""
 
     def log_kernel(self, x: Tensor | sw.Shared, mask: Tensor | None = None) -> Tensor:
         """Return log K."""
@@ -25,7 +25,7 @@ class PlainGraph(sw.LatentGraph):
 
 
 def products() -> list[tuple[Tensor, Tensor, Tensor]]:
-    """The factors A, B of every product of the forward pass, and a gradient for its result."""
+    """Factors A, B of every matrix product of the forward pass, and a gradient of its result."""
 
     def factors(rows: int, inner: int, columns: int, *batch: int) -> tuple[Tensor, Tensor, Tensor]:
         return (

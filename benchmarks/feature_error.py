@@ -1,9 +1,8 @@
-"""How far W x by random features is from the exact one, against their number, on trained models.
+"""Error of W x by random features against the number of features, on trained models.
 
-Needs finished runs of the experiments (``setwise run …``) below ``--runs`` and takes the longest one of each
-row. The error is ‖Ŵ x − W x‖ / ‖W x‖ over the elements of some validation or training sets, where x are the
-features that a block of the exact model hears: the mean over blocks and seeds of the frequencies, and the
-worst.
+Requires finished runs of the experiments (``setwise run …``) in ``--runs`` and uses the longest one of each
+row. The error is ‖Ŵ x − W x‖ / ‖W x‖ over the elements of validation or training sets, where x is the input
+of a block of the exact model; reported are the mean and the maximum over blocks and frequency seeds.
 """
 
 import re
@@ -39,8 +38,8 @@ class FeatureError:
     """Compare random features with the exact graphs of trained models.
 
     Args:
-        runs: where the finished runs are.
-        draw: only draw the figure from the results on record.
+        runs: folder of the finished runs.
+        draw: only draw the figure from the recorded results.
     """
 
     runs: Path = Path("runs")
@@ -48,7 +47,7 @@ class FeatureError:
 
 
 def trained(runs: Path) -> Iterator[tuple[str, sw.DMPS, sw.SetBatch]]:
-    """The label, model and some sets of the longest finished run of each row."""
+    """Label, model and a batch of the longest finished run of each row."""
     for name in ("gaussian", "counting", "pointcloud", "histology"):
         experiment = EXPERIMENTS[name]
         for row in ROWS:
@@ -68,13 +67,13 @@ def trained(runs: Path) -> Iterator[tuple[str, sw.DMPS, sw.SetBatch]]:
 
 
 @torch.no_grad()
-def errors(model: sw.DMPS, batch: sw.SetBatch, features: int) -> list[float]:
-    """The error of each block's W x for each seed."""
+def relative_errors(model: sw.DMPS, batch: sw.SetBatch, features: int) -> list[float]:
+    """Errors of W x for each block and seed."""
     x: Tensor = model.encoder(batch.x, batch.mask)[:SETS]
     mask = None if batch.mask is None else batch.mask[:SETS]
     assert isinstance(model.graph, sw.LatentGraph)
     exact, layers = model.graph(x, mask), [d for d in model.graph.embed.layers if isinstance(d, sw.nn.Dense)]
-    found = []
+    errors = []
     for seed in range(SEEDS):
         graph = sw.nn.RandomFeatureGraph(
             x.shape[-1],
@@ -84,45 +83,45 @@ def errors(model: sw.DMPS, batch: sw.SetBatch, features: int) -> list[float]:
             seed=seed,
         )
         graph.load_state_dict(model.graph.state_dict())
-        W, features_of = graph(x, mask), x
+        W, z = graph(x, mask), x
         for block in model.blocks:
-            heard = exact @ features_of
-            found.append(((W @ features_of - heard).norm() / heard.norm()).item())
-            features_of = block(features_of, exact)
-    return found
+            messages = exact @ z
+            errors.append(((W @ z - messages).norm() / messages.norm()).item())
+            z = block(z, exact)
+    return errors
 
 
-def figure(result: dict[str, Any]) -> "Figure":
-    """A line a model, and the slope that chance alone would have."""
+def draw_figure(result: dict[str, Any]) -> "Figure":
+    """One line per model, and the slope of Monte Carlo convergence."""
     from matplotlib.figure import Figure
 
-    drawn = Figure(figsize=(8.5, 4.6), layout="constrained")
-    ax = drawn.subplots()
-    for number, (label, found) in enumerate(result["models"].items()):
-        counts = [int(count) for count in found]
-        mean = [entry["mean"] for entry in found.values()]
+    figure = Figure(figsize=(8.5, 4.6), layout="constrained")
+    ax = figure.subplots()
+    for number, (label, entries) in enumerate(result["models"].items()):
+        counts = [int(count) for count in entries]
+        mean = [entry["mean"] for entry in entries.values()]
         ax.plot(counts, mean, "os^D"[number // 3 % 4] + "-", label=label, markersize=4)
-    ax.plot(FEATURES, [0.4 * f**-0.5 for f in FEATURES], "k:", label="slope of 1 / √features")
+    ax.plot(FEATURES, [0.4 * f**-0.5 for f in FEATURES], "k:", label="∝ 1 / √features")
     ax.axhline(0.03, color="grey", linewidth=0.8)
-    ax.set(xscale="log", yscale="log", xlabel="random features", ylabel="relative error of W X")
+    ax.set(xscale="log", yscale="log", xlabel="number of random features", ylabel="relative error of W X")
     ax.set_xticks(FEATURES, [str(f) for f in FEATURES])
     ax.set_xticks([], minor=True)
     ax.set_title("Random features against the exact graph of trained models (grey: 3 %)", fontsize=10)
     ax.legend(frameon=False, fontsize=8, bbox_to_anchor=(1.01, 1), loc="upper left")
-    return drawn
+    return figure
 
 
 def main(options: FeatureError) -> None:
     if not options.draw:
         models = {}
         for label, model, batch in trained(options.runs):
-            found = {f: errors(model, batch, f) for f in FEATURES}
-            models[label] = {str(f): {"mean": fmean(e), "worst": max(e)} for f, e in found.items()}
+            by_count = {f: relative_errors(model, batch, f) for f in FEATURES}
+            models[label] = {str(f): {"mean": fmean(e), "worst": max(e)} for f, e in by_count.items()}
         if not models:
-            raise SystemExit(f"found no finished runs below {options.runs}: see 'setwise run --help'")
+            raise SystemExit(f"no finished runs in {options.runs}: see 'setwise run --help'")
         record("feature_error", {"models": models, "seeds": SEEDS, "sets": SETS})
     path = FIGURES / "feature-error.png"
-    figure(read_json(RESULTS / "feature_error.json")).savefig(path, dpi=150)
+    draw_figure(read_json(RESULTS / "feature_error.json")).savefig(path, dpi=150)
     print(path)
 
 

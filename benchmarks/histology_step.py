@@ -1,8 +1,8 @@
-"""A training step of D-DMPS on all patches of one histology image, against the same step written plainly.
+"""Training step of D-DMPS on all patches of one histology image, compared with a plain implementation.
 
-The plain one has torch's own layers in single precision, channels first, ReLU before pooling, and the
-textbook graph; its patches are numbers already, ours are bytes. Both have the same weights, blocks, loss and
-optimiser. They are timed with one thread and with two, under the allocator's default settings.
+The plain step uses torch's layers in single precision, channels first, ReLU before pooling, and the plain
+graph; its patches are floats already, ours are bytes. Weights, blocks, loss and optimiser are the same. Both
+are timed with one and with two threads, with the allocator's default settings.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ PATCHES, ROUNDS = 672, 11
 
 
 class Plain(nn.Module):
-    """The encoder as one would write it first."""
+    """Plain encoder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Plain(nn.Module):
         self.network = nn.Sequential(*first, *second, *dense)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Encode every patch."""
+        """Encode each patch."""
         out: Tensor = self.network(x.flatten(0, 1)).view(*x.shape[:2], DIM)
         return out
 

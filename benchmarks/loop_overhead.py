@@ -1,7 +1,7 @@
-"""What the training loop costs around a step of the Gaussian model, against a loop written by hand.
+"""Overhead of the training loop for the Gaussian model, compared with a minimal loop.
 
 Both train the same model on the same batches with the same optimiser for the same number of steps; ours also
-keeps metrics, writes checkpoints and shows progress.
+records metrics, writes checkpoints and shows progress.
 """
 
 import tempfile

@@ -1,4 +1,4 @@
-"""Timing two or more functions side by side, so that the machine's mood cancels out of their ratio."""
+"""Interleaved timing of several functions, so that changes in machine load cancel out of their ratios."""
 
 import itertools
 import platform
@@ -17,20 +17,20 @@ RESULTS = Path(__file__).parent.parent / "results" / "benchmarks"
 
 
 def side_by_side(functions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """The median time of each function over rounds in which each of them runs once, in seconds."""
+    """Median time of each function in seconds, over rounds in which each function runs once."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for number in range(rounds + 1):
         for name, function in functions.items():
             start = time.perf_counter()
             function()
-            if number:  # the first round warms up
+            if number:  # the first round is a warm-up
                 times[name].append(time.perf_counter() - start)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
 def peak_megabytes(function: Callable[[], object]) -> float:
-    """The most memory that tensors took at one time while the function ran, beyond what they took before."""
-    function()  # what is made once, such as the state of an optimiser, does not count
+    """Peak memory of tensors that are allocated while the function runs."""
+    function()  # exclude one-time allocations such as optimiser state
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         function()
     events = [event for event in profile.kineto_results.events() if event.name() == "[memory]"]
@@ -39,7 +39,7 @@ def peak_megabytes(function: Callable[[], object]) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """What a result was measured on."""
+    """Hardware and software of a measurement."""
     return {
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -49,7 +49,7 @@ def machine() -> dict[str, Any]:
 
 
 def record(name: str, result: dict[str, Any]) -> None:
-    """Print a result and keep it under results/benchmarks."""
+    """Print a result and save it in results/benchmarks."""
     write_json(RESULTS / f"{name}.json", result | {"machine": machine()})
     for key, value in result.items():
         print(f"{name}: {key} = {value:.4g}" if isinstance(value, float) else f"{name}: {key} = {value}")

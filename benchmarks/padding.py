@@ -1,7 +1,7 @@
-"""How much of a batch is padding when sizes spread from 10 to 100,000: sets of similar size against any sets.
+"""Share of padding in batches of sets of 10 to 100,000 elements: batching by size against random batches.
 
-Both deal the same log-normal sizes into the same number of batches. Sets dealt at random also break the
-budget: the largest of their batches tells by how much.
+Both split the same log-normal sizes into the same number of batches. Random batches also exceed the element
+budget; the size of the largest one is recorded.
 """
 
 import math
@@ -25,8 +25,8 @@ def lognormal(sets: int, sigma: float) -> np.ndarray:
     return sizes.clip(SMALLEST, LARGEST).astype(np.int64)
 
 
-def compared(sigma: float, elements: int, max_sets: int | None) -> dict[str, Any]:
-    """The largest share of padding in some epochs, and what the batches are like."""
+def compare(sigma: float, elements: int, max_sets: int | None) -> dict[str, Any]:
+    """Maximum share of padding over several epochs, and statistics of the batches."""
     sizes = lognormal(SETS, sigma)
     sampler = sw.training.ElementBudgetSampler(sizes, elements=elements, max_sets=max_sets)
     ours = [list(sampler) for _ in range(EPOCHS)]
@@ -43,28 +43,28 @@ def compared(sigma: float, elements: int, max_sets: int | None) -> dict[str, Any
         "largest_batch": max(area(sizes, batches) for batches in shared),
         "largest_batch_at_random": max(area(sizes, batches) for batches in theirs),
         "batches": len(sampler),
-        "mates_again": again(*ours[:2]),
+        "mates_again": shared_mates(*ours[:2]),
     }
 
 
 def area(sizes: np.ndarray, batches: list[list[int]]) -> int:
-    """Elements and padding of the largest batch."""
+    """Number of elements, including padding, of the largest batch."""
     return max(len(batch) * int(sizes[batch].max()) for batch in batches)
 
 
-def again(before: list[list[int]], after: list[list[int]]) -> float:
-    """The share of a set's batch mates that are so in the next epoch again, mean over sets that have any."""
+def shared_mates(before: list[list[int]], after: list[list[int]]) -> float:
+    """Mean share of a set's batch mates that are in its batch again in the next epoch."""
     place = {i: number for number, batch in enumerate(before) for i in batch}
     shares = {i: 0.0 for batch in before for i in batch if len(batch) > 1}
     for batch in after:
-        found = [place[i] for i in batch]
+        previous = [place[i] for i in batch]
         for i in set(batch) & set(shares):
-            shares[i] = (found.count(place[i]) - 1) / (len(before[place[i]]) - 1)
+            shares[i] = (previous.count(place[i]) - 1) / (len(before[place[i]]) - 1)
     return sum(shares.values()) / len(shares)
 
 
 def planning() -> dict[str, float]:
-    """Seconds to take in a million sizes, and to draw the batches of each epoch."""
+    """Seconds to construct a sampler for a million sizes, and to draw the batches of an epoch."""
     sizes = lognormal(MILLION, 1.5)
     made, drawn = [], []
     for _ in range(ROUNDS):
@@ -79,10 +79,10 @@ def planning() -> dict[str, float]:
 def main() -> None:
     torch.set_num_threads(1)
     cases = [
-        compared(sigma, elements, most)
+        compare(sigma, elements, max_sets)
         for sigma in SIGMAS
         for elements in BUDGETS
-        for most in (None, MAX_SETS)
+        for max_sets in (None, MAX_SETS)
     ]
     record(
         "padding",

@@ -1,9 +1,9 @@
-"""A training step on 1000 points: D-DMPS against a Set Transformer of the same width and depth.
+"""Training step on 1000 points: D-DMPS compared with a Set Transformer of the same width and depth.
 
-Eight shapes, 512 wide, three layers, float32, with Adam. The Set Transformer has full attention (SAB, eight
-heads, through torch's fused kernel) and its own pool (PMA); D-DMPS has the maximum. Memory is the most that
-all tensors of a step take at a time. A third ratio says what it takes to prepare the data: points drawn,
-turned, stretched and normalised.
+Eight shapes, width 512, three layers, float32, Adam. The Set Transformer has full attention (SAB, eight
+heads, torch's fused kernel) and its own pool (PMA); D-DMPS has max pooling. Memory is the peak memory of all
+tensors of a step. A third ratio is the time to prepare the data: sample, rotate, stretch and normalise the
+points.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""Time and memory of a training step against the size of the set, for our graphs and for their peers.
+"""Time and memory of a training step against the size of the set, for our graphs and their peers.
 
-A batch of one set, 64 features, float32, all cores. Each measurement has a process of its own; contenders of
-the same size follow one another, so that their ratios mean something. Who runs out of time or memory is not
-asked for more.
+A batch of one set, 64 features, float32, all cores. Each measurement runs in its own process; all contenders
+of one size are measured in succession, so that their ratios are meaningful. A contender that exceeds the time
+or memory limit is not measured at larger sizes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,8 +12,8 @@ from typing import Any
 
 import tyro
 
-from benchmarks.alone import MEMORY, TIME, Limits, failed, measure
 from benchmarks.contenders import CONTENDERS, Contender
+from benchmarks.isolated import MEMORY, TIME, Limits, failed, measure
 from benchmarks.measure import RESULTS, machine
 from setwise._files import read_json, write_json
 
@@ -28,12 +28,12 @@ class Scale:
     """Measure how a training step grows with the set.
 
     Args:
-        sizes: elements of a set.
-        only: contenders by name; all of them if none is named.
-        out: the file for the results, written after each measurement.
-        resume: keep what the file holds, and measure what is missing or ended with an error.
-        timeout: seconds for the steps of a measurement.
-        memory: megabytes for the process of a measurement.
+        sizes: numbers of elements per set.
+        only: names of contenders; all by default.
+        out: result file, written after each measurement.
+        resume: keep the results in the file, and measure those that are missing or failed with an error.
+        timeout: time limit for the steps of a measurement, in seconds.
+        memory: memory limit for the process of a measurement, in megabytes.
     """
 
     sizes: tuple[int, ...] = SIZES
@@ -45,9 +45,9 @@ class Scale:
 
 
 def sweep(scale: Scale, contenders: Mapping[str, Contender] = CONTENDERS) -> dict[str, Any]:
-    """Measure all that is asked for; returns what the file then holds."""
+    """Run the measurements; return the content of the result file."""
     if unknown := set(scale.only) - set(contenders):
-        raise ValueError(f"contenders are {', '.join(contenders)}; got {', '.join(sorted(unknown))}")
+        raise ValueError(f"only must be among {', '.join(contenders)}, got {', '.join(sorted(unknown))}")
     limits = Limits(seconds=scale.timeout, megabytes=scale.memory)
     records: Records = {}
     if scale.resume and scale.out.exists():
@@ -55,7 +55,7 @@ def sweep(scale: Scale, contenders: Mapping[str, Contender] = CONTENDERS) -> dic
     result = _result(scale, records)
     for n in sorted(scale.sizes):
         for name in scale.only or contenders:
-            if (found := records.get((name, n))) and found["fault"] in (None, MEMORY, TIME):
+            if (record := records.get((name, n))) and record["fault"] in (None, MEMORY, TIME):
                 continue
             contender = contenders[name]
             records[name, n] = {
@@ -65,7 +65,7 @@ def sweep(scale: Scale, contenders: Mapping[str, Contender] = CONTENDERS) -> dic
                 "package": contender.package,
                 "version": contender.version,
                 "n": n,
-                **_measured(name, contender, n, limits, records),
+                **_measure(name, contender, n, limits, records),
             }
             print(line(records[name, n]), flush=True)
             result = _result(scale, records)
@@ -73,8 +73,8 @@ def sweep(scale: Scale, contenders: Mapping[str, Contender] = CONTENDERS) -> dic
     return result
 
 
-def _measured(name: str, contender: Contender, n: int, limits: Limits, records: Records) -> dict[str, Any]:
-    """Measure, unless it is known how that would end."""
+def _measure(name: str, contender: Contender, n: int, limits: Limits, records: Records) -> dict[str, Any]:
+    """Measure, unless the package is missing or a smaller set exceeded the limits."""
     if contender.version is None:
         return failed(MISSING)
     for (other, smaller), record in records.items():
@@ -94,7 +94,7 @@ def _result(scale: Scale, records: Records) -> dict[str, Any]:
 
 
 def ratios(records: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
-    """The ratios of times that we care about, where both were measured."""
+    """Ratios of times of interest, where both were measured."""
     seconds = {(r["contender"], r["n"]): r["seconds"] for r in records}
 
     def ratio(above: tuple[str, int], below: tuple[str, int]) -> float | None:
@@ -110,7 +110,7 @@ def ratios(records: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
 
 
 def line(record: Mapping[str, Any]) -> str:
-    """A line of progress."""
+    """Format a measurement for the progress output."""
     start = f"n = {record['n']:>9,}  {record['label']:<32}"
     if record["fault"]:
         return f"{start}{record['fault']}"

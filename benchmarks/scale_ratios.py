@@ -1,7 +1,7 @@
-"""Ratios of training steps on large sets, measured in one process, in rounds in which each one runs once.
+"""Ratios of training-step times on large sets, measured in one process with interleaved rounds.
 
-The models are those of `benchmarks.contenders`. Memory is measured in two ways: the most that tensors take at
-a time, and the most that a process of its own takes beyond model and inputs.
+The models are those of `benchmarks.contenders`. Memory is measured in two ways: the peak of all tensors, and
+the peak of a separate process without model and inputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,25 +13,25 @@ import tyro
 from torch import nn
 
 import setwise as sw
-from benchmarks.alone import Limits, measure
 from benchmarks.contenders import CONTENDERS, Step, train
+from benchmarks.isolated import Limits, measure
 from benchmarks.measure import peak_megabytes, record, side_by_side
 
 INSTANCE = 512
-"""Features of an instance of a large bag."""
+"""Number of features of an instance of a large bag."""
 
 
 @dataclass(frozen=True)
 class ScaleRatios:
-    """Measure steps of our graphs against their peers, side by side.
+    """Compare training steps of our graphs with their peers.
 
     Args:
-        sets: in the batch of small sets.
-        small: elements where the dense graph meets full attention.
-        exact: elements where the streamed graph meets the dense one.
-        large: elements where the linear graph meets inducing points; and twice and four times as many.
+        sets: sets per batch of small sets.
+        small: set size for the dense graph and full attention.
+        exact: set size for the streamed and the dense graph.
+        large: set size for the linear graph and inducing points; also twice and four times as many.
         small_rounds: rounds for the batch of small sets.
-        rounds: for everything else.
+        rounds: rounds for all other measurements.
     """
 
     sets: int = 16
@@ -42,21 +42,21 @@ class ScaleRatios:
     rounds: int = 5
 
 
-def steps(wanted: Mapping[str, tuple[str, int]], sets: int = 1) -> tuple[dict[str, Step], dict[str, str]]:
-    """The steps of contenders at sizes, each under a name, and what went wrong with those that have none."""
+def steps(requested: Mapping[str, tuple[str, int]], sets: int = 1) -> tuple[dict[str, Step], dict[str, str]]:
+    """Steps of contenders by name, and the errors of those that failed."""
     made, faults = {}, {}
-    for key, (name, n) in wanted.items():
+    for key, (name, n) in requested.items():
         try:
             step = CONTENDERS[name].make(n, sets)
             step()
             made[key] = step
-        except Exception as error:  # a peer that is missing must not take the others with it
+        except Exception as error:  # a missing peer must not stop the others
             faults[key] = f"{type(error).__name__}: {error}".splitlines()[0]
     return made, faults
 
 
 def over(times: Mapping[str, float], below: str, above: Sequence[str]) -> dict[str, float | None]:
-    """The ratios ``above / below``, or None where one of the two is missing."""
+    """Ratios ``above / below``; None if one of the two is missing."""
     return {
         f"{name}_over_{below}": times[name] / times[below] if {name, below} <= times.keys() else None
         for name in above
@@ -64,7 +64,7 @@ def over(times: Mapping[str, float], below: str, above: Sequence[str]) -> dict[s
 
 
 def full_attention(sizes: ScaleRatios) -> dict[str, Any]:
-    """The dense graph against attention of all elements to all elements."""
+    """Dense graph compared with full attention."""
     peers = ("encoder", "sab", "pyg-sab")
     made, faults = steps({name: (name, sizes.small) for name in ("latent", *peers)}, sizes.sets)
     times = side_by_side(made, sizes.small_rounds)
@@ -72,7 +72,7 @@ def full_attention(sizes: ScaleRatios) -> dict[str, Any]:
 
 
 def inducing_points(sizes: ScaleRatios) -> dict[str, Any]:
-    """The linear graph against inducing points."""
+    """Linear graph compared with inducing points."""
     peers = ("isab", "pyg-isab")
     made, faults = steps({name: (name, sizes.large) for name in ("linear", *peers)})
     times = side_by_side(made, sizes.rounds)
@@ -80,14 +80,14 @@ def inducing_points(sizes: ScaleRatios) -> dict[str, Any]:
 
 
 def growth(sizes: ScaleRatios) -> dict[str, Any]:
-    """The linear graph on twice and on four times as many elements."""
+    """Linear graph with two and four times as many elements."""
     made, faults = steps({name: ("linear", k * sizes.large) for name, k in (("n", 1), ("2n", 2), ("4n", 4))})
     times = side_by_side(made, sizes.rounds)
     return over(times, "n", ("2n",)) | over(times, "2n", ("4n",)) | {"seconds": times, "faults": faults}
 
 
 def without_matrix(sizes: ScaleRatios) -> dict[str, Any]:
-    """The streamed graph against the dense one, whose numbers it gives."""
+    """Streamed graph compared with the dense one, which gives the same result."""
     names = ("streamed", "latent")
     alone = {name: measure(CONTENDERS[name].make, sizes.exact, Limits(seconds=600)) for name in names}
     made, faults = steps({name: (name, sizes.exact) for name in names})
@@ -105,7 +105,7 @@ def bag() -> nn.Module:
 
 
 def large_bag(sizes: ScaleRatios) -> dict[str, Any]:
-    """A bag of many instances with the features of a deep network, through a model with the defaults."""
+    """Large bag of instances with many features, for a model with default settings."""
     return {"features": INSTANCE} | measure(partial(train, bag, dim=INSTANCE), sizes.large, Limits())
 
 

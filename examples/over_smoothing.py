@@ -1,7 +1,8 @@
-"""Watch messages smooth a set: Dirichlet energy over the depth of untrained models, for the three blocks.
+"""Over-smoothing: Dirichlet energy against depth in untrained models with three kinds of blocks.
 
-Plain message passing makes the elements of a set alike within a few steps; the set-denoising block slows that
-down by its γ, and the set-residual block keeps what was there. No training, a second of work.
+Plain message passing makes the elements of a set alike within a few blocks; the set-denoising block slows
+this down by γ, and the set-residual block preserves the features. There is no training; it takes about a
+second.
 
     python examples/over_smoothing.py over_smoothing.png
 """
@@ -17,7 +18,7 @@ DEPTH = 12
 
 
 def network(*blocks: torch.nn.Module) -> sw.DMPS:
-    """Every part of a model is a module; exchange the ones you like."""
+    """Build a model from its parts; each part is a module that can be replaced."""
     return sw.DMPS(
         encoder=sw.nn.MLP(3, 32, activation="tanh"),
         graph=sw.LatentGraph(32, (64, 64), activation="tanh"),
@@ -28,7 +29,7 @@ def network(*blocks: torch.nn.Module) -> sw.DMPS:
 
 
 def main(path: str) -> None:
-    """Measure and draw."""
+    """Compute the energies and draw them."""
     gamma = sw.nn.Gamma(0.5, learn=False)
     models = {
         "message passing": network(*(sw.nn.MessagePassingBlock(32, activation="tanh") for _ in range(DEPTH))),
@@ -46,8 +47,8 @@ def main(path: str) -> None:
         with torch.no_grad():
             energies = model.dirichlet_energies(points).mean(0)
         ax.semilogy(energies / energies[0], "o-", label=name)
-        print(f"{name}: {energies[-1] / energies[0]:.2g} of the energy is left after {DEPTH} blocks")
-    ax.set(xlabel="blocks", ylabel="Dirichlet energy, relative", title="Over-smoothing before training")
+        print(f"{name}: {energies[-1] / energies[0]:.2g} of the energy remains after {DEPTH} blocks")
+    ax.set(xlabel="block", ylabel="relative Dirichlet energy", title="Over-smoothing in untrained models")
     ax.legend(frameon=False)
     figure.savefig(path, dpi=120)
     print(path)

@@ -1,8 +1,8 @@
-"""Tell solids by points on their surface, and see them as the model does.
+"""Classify solids from points on their surface, and draw their latent graphs.
 
-Boxes, cones, cylinders, spheres and tori of random proportions are made on the spot, each a set of points in
-any order. A classifier learns them, from some of the points at a time; the table shows what it takes for
-what, the picture whom one point of each solid listens to (bright: much) in the latent graph.
+The sets are points on boxes, cones, cylinders, spheres and tori of random proportions. A classifier is
+trained on random subsets of the points. The table is the confusion matrix; the figure shows the weights of
+the latent graph for the topmost point of each solid (bright: large).
 
     python examples/point_clouds.py --out shapes.png
 """
@@ -25,23 +25,24 @@ KINDS = ["box", "cone", "cylinder", "sphere", "torus"]
 
 
 def shapes(each: int, points: int = 400) -> tuple[list[np.ndarray], np.ndarray]:
-    """Points on solids, and what each solid is."""
+    """Points on solids, and the kind of each solid."""
     clouds = solids(shapes_per_class=each, points=points, seed=0)
     names = np.array(clouds.classes)[clouds.labels.numpy()]
     X = [cloud.float().numpy() for cloud, name in zip(clouds.points, names, strict=True) if name in KINDS]
     return X, names[np.isin(names, KINDS)]
 
 
-def confusion(truth: np.ndarray, said: np.ndarray) -> Table:
-    """A line for each kind, a column for what it was taken for."""
-    table = Table("is \\ taken for", *KINDS, title=f"{np.mean(truth == said):.1%} of {len(truth)} are right")
-    for kind, counts in zip(KINDS, confusion_matrix(truth, said, labels=KINDS), strict=True):
+def confusion(truth: np.ndarray, predictions: np.ndarray) -> Table:
+    """Confusion matrix as a table: one row per true kind, one column per predicted kind."""
+    accuracy = f"{np.mean(truth == predictions):.1%} accuracy on {len(truth)} test sets"
+    table = Table("true \\ predicted", *KINDS, title=accuracy)
+    for kind, counts in zip(KINDS, confusion_matrix(truth, predictions, labels=KINDS), strict=True):
         table.add_row(kind, *(str(count) if count else "·" for count in counts))
     return table
 
 
 def draw(path: Path, clf: sw.SetClassifier, X: list[np.ndarray], y: np.ndarray) -> None:
-    """One solid of each kind, coloured by how much its topmost point hears the others."""
+    """Draw one solid of each kind, coloured by the weights of its topmost point."""
     figure = Figure(figsize=(11, 2.8), layout="constrained")
     for number, kind in enumerate(KINDS):
         ax = figure.add_subplot(1, len(KINDS), number + 1, projection="3d")
@@ -53,13 +54,13 @@ def draw(path: Path, clf: sw.SetClassifier, X: list[np.ndarray], y: np.ndarray) 
 
 
 def main() -> None:
-    """Train, test, draw."""
+    """Train, test and draw."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--epochs", type=int, default=40, help="passes over the solids (default: %(default)s)"
-    )
+    parser.add_argument("--epochs", type=int, default=40, help="training epochs (default: %(default)s)")
     parser.add_argument("--sets", type=int, default=80, help="solids of each kind (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("shapes.png"), help="picture (default: %(default)s)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("shapes.png"), help="figure file (default: %(default)s)"
+    )
     options = parser.parse_args()
     if options.sets < 8:
         parser.error(f"--sets must be at least 8, got {options.sets}")
@@ -69,7 +70,7 @@ def main() -> None:
     train_X, test_X, train_y, test_y = train_test_split(X, y, test_size=0.25, stratify=y, random_state=0)
     clf = sw.SetClassifier(
         pool="mean+max",
-        max_elements=100,  # of 400, drawn anew each epoch
+        max_elements=100,  # of 400, sampled in each epoch
         max_epochs=options.epochs,
         lr=3e-3,
         random_state=0,

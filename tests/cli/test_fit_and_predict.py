@@ -367,10 +367,10 @@ def test_finished_folds_are_taken_up(tmp_path: Path, cells: Path, fits: list[int
     assert not out.exists()
 
     for options, difference in (
-        ({"seed": 1}, "seed is 0 there and 1 here"),
-        ({"folds": 3}, "folds is 4 there and 3 here"),
-        ({"settings": SMALL | {"depth": 2}}, "settings.depth is None there and 2 here"),
-        ({"features": ["f"]}, "reading.features is None there and "),
+        ({"seed": 1}, "seed differs: 0 and 1"),
+        ({"folds": 3}, "folds differs: 4 and 3"),
+        ({"settings": SMALL | {"depth": 2}}, "settings.depth differs: None and 2"),
+        ({"features": ["f"]}, "reading.features differs: None and "),
     ):
         with pytest.raises(ValueError, match=f"is of another run .{difference}"):
             fit_model(cells, out, **{"folds": 4, "settings": SMALL, **options}, resume=True)

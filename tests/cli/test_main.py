@@ -58,7 +58,7 @@ def test_run_defaults_to_all_rows_and_resume_skips_finished_ones(
     setwise("run", "gaussian", *SMALL)
     assert len(list((here / "results" / "gaussian").iterdir())) == 2
     setwise("run", "gaussian", *SMALL, expect=2)
-    assert "already holds a run: continue it with --resume" in capsys.readouterr().err
+    assert "already contains a run: continue it with --resume" in capsys.readouterr().err
     setwise("run", "gaussian", "--resume", *SMALL)
     assert "loss" not in capsys.readouterr().err
 

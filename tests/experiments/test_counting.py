@@ -15,7 +15,7 @@ from setwise.cli.main import main
 from setwise.experiments import counting, report, runner
 from setwise.experiments.counting import Counting
 from setwise.experiments.counting_models import ARCHITECTURES
-from setwise.experiments.data.characters import Characters, drawn_strokes
+from setwise.experiments.data.characters import Characters, synthetic_characters
 from tests.experiments.data.test_characters import REAL
 
 SMALL = Counting(
@@ -24,7 +24,7 @@ SMALL = Counting(
     test_sets=120,
     training=sw.Training(steps=3, evaluations=1, schedule="cosine"),
 )
-SCRIPT = drawn_strokes(100)
+SCRIPT = synthetic_characters(100)
 GRAPHS = ("v-dmps", "r-dmps", "d-dmps-fdc", "softmax-k", "distinct", "distinct-wide")
 PAPERS = [row for row, paper in Counting.PAPER.items() if paper is not None]
 every_row = pytest.mark.parametrize("row", Counting.ROWS)
@@ -169,7 +169,7 @@ def test_batches_depend_on_seed_and_number_alone() -> None:
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_the_papers_batches_are_there_too() -> None:
+def test_fresh_batches_are_those_of_the_paper() -> None:
     fresh = replace(SMALL, batch="fresh", sets=32)
     batch, y = fresh.batches(0)(1)
     assert isinstance(batch.x, torch.Tensor)
@@ -344,7 +344,7 @@ def test_from_a_run_to_table_and_figure(tmp_path: Path, capsys: pytest.CaptureFi
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 10_000
     assert result["graph"].keys() == {"effective_neighbours", "evenness", "saturated", "sigma", "gamma"}
     assert result["history"][-1]["effective_neighbours"] == result["graph"]["effective_neighbours"]
-    with pytest.raises(FileNotFoundError, match="drawings of 'omniglot' are not at hand, only 'stand-in"):
+    with pytest.raises(FileNotFoundError, match="drawings of 'omniglot', found only 'stand-in"):
         Counting.figures([result | {"data": "omniglot"}])
 
 
@@ -368,7 +368,7 @@ def test_a_run_is_not_continued_on_other_data(
     run(tmp_path)
     other = Characters("other", stand_in.bits, stand_in.labels)
     monkeypatch.setattr(counting, "_characters", lambda: other)
-    with pytest.raises(FileExistsError, match="is a result on 'stand-in: drawn strokes', not on 'other'"):
+    with pytest.raises(FileExistsError, match="is a result on 'stand-in: drawn strokes', expected 'other'"):
         run(tmp_path, resume=True)
     for path in (tmp_path / "results" / "counting").iterdir():
         path.unlink()
@@ -387,10 +387,10 @@ def test_a_run_is_not_continued_on_other_data(
         ({"distortion": 1.5}, "distortion must lie between 0 and 1, got 1.5"),
         ({"split": "alphabet"}, "split must be image or character, got 'alphabet'"),
         ({"batch": "big"}, "batch must be pool or fresh, got 'big'"),
-        ({"batch": "fresh", "rotation": True}, "rotation turns the characters of a pool, got batch='fresh'"),
+        ({"batch": "fresh", "rotation": True}, "rotation requires batch='pool', got batch='fresh'"),
     ],
 )
-def test_absurd_configurations(changes: dict[str, Any], message: str) -> None:
+def test_invalid_configurations(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Counting(**changes)
 
@@ -404,7 +404,7 @@ def test_a_split_can_be_swept() -> None:
 @pytest.mark.realdata
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL.exists(), reason="SETWISE_DATA has no omniglot")
-def test_distinct_pooling_starts_to_count_omniglot_at_once(tmp_path: Path) -> None:
+def test_distinct_pooling_learns_omniglot_quickly(tmp_path: Path) -> None:
     experiment = Counting(
         sets=64,
         pool_characters=10,

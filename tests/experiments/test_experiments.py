@@ -60,7 +60,7 @@ def test_a_result_carries_everything_it_depends_on(tmp_path: Path) -> None:
     assert {"accuracy", "loss", "bayes_accuracy", "kernel", "paper", "revision"} <= result.keys()
 
 
-def test_a_field_younger_than_a_record_had_its_default(tmp_path: Path) -> None:
+def test_fields_missing_in_a_record_get_their_default(tmp_path: Path) -> None:
     result = run(tmp_path)
     (path,) = (tmp_path / "results" / "gaussian").iterdir()
     (folder,) = (tmp_path / "runs" / "gaussian" / "v-dmps").iterdir()
@@ -70,7 +70,7 @@ def test_a_field_younger_than_a_record_had_its_default(tmp_path: Path) -> None:
     config = result["config"] | {"data": result["data"]}
     (folder / "config.json").write_text(json.dumps(config))
     assert run(tmp_path, resume=True) == result
-    with pytest.raises(FileExistsError, match="threads is 1 there and 2 here"):
+    with pytest.raises(FileExistsError, match="threads differs: 1 and 2"):
         run(tmp_path, replace(SMALL, threads=2), resume=True)
 
 
@@ -119,27 +119,27 @@ def test_seeds_decide_weights_and_data_but_not_the_test_sets() -> None:
     assert (len(batch), y.sum().item()) == (128, 64)
 
 
-def test_a_folder_is_taken_once(tmp_path: Path) -> None:
+def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     first = run(tmp_path)
-    with pytest.raises(FileExistsError, match="already holds a run: continue it with --resume"):
+    with pytest.raises(FileExistsError, match="already contains a run: continue it with --resume"):
         run(tmp_path)
     assert run(tmp_path, resume=True) == first
     other = replace(SMALL, test_sets=4_000)
-    with pytest.raises(FileExistsError, match=r"test_sets is 2000 there and 4000 here.*another --results"):
+    with pytest.raises(FileExistsError, match=r"test_sets differs: 2000 and 4000.*another --results"):
         run(tmp_path, other, resume=True)
     shutil.rmtree(tmp_path / "results")
-    with pytest.raises(FileExistsError, match=r"test_sets is 2000 there and 4000 here.*another --out"):
+    with pytest.raises(FileExistsError, match=r"test_sets differs: 2000 and 4000.*another --out"):
         run(tmp_path, other, resume=True)
     (folder,) = (tmp_path / "runs" / "gaussian" / "v-dmps").iterdir()
     (folder / "result.json").unlink()
-    with pytest.raises(ValueError, match=r"training.lr is 0.001 there and 0.1 here"):
+    with pytest.raises(ValueError, match=r"training.lr differs: 0.001 and 0.1"):
         run(tmp_path, replace(SMALL, training=replace(SMALL.training, lr=0.1)), resume=True)
     (folder / "config.json").unlink()
-    with pytest.raises(FileExistsError, match="already holds a run"):
+    with pytest.raises(FileExistsError, match="already contains a run"):
         run(tmp_path)
 
 
-def test_a_result_that_is_none_is_named(tmp_path: Path) -> None:
+def test_an_invalid_result_file_is_refused(tmp_path: Path) -> None:
     run(tmp_path)
     (folder,) = (tmp_path / "runs" / "gaussian" / "v-dmps").iterdir()
     (folder / "result.json").write_text("{}")
@@ -156,7 +156,7 @@ def test_double_precision_goes_all_the_way(tmp_path: Path) -> None:
     assert run(tmp_path, replace(SMALL, training=training))["kernel_contrast"] > 0
 
 
-def test_a_run_keeps_its_folder_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_locks_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def meanwhile(*_: object, **__: object) -> None:
         with pytest.raises(BlockingIOError, match="another run is at work"):
             run(tmp_path, resume=True)
@@ -167,9 +167,7 @@ def test_a_run_keeps_its_folder_to_itself(tmp_path: Path, monkeypatch: pytest.Mo
         run(tmp_path)
 
 
-def test_an_interrupted_experiment_ends_as_if_it_had_not_been(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = run(tmp_path / "a")
     sampled = Gaussian._sample
 
@@ -236,8 +234,8 @@ def test_figures_without_a_kernel_show_the_rest(results: Path) -> None:
     assert set(Gaussian.figures(loaded)) == {"gaussian-accuracy"}
 
 
-def test_no_results_and_broken_results_are_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="make some with 'setwise run gaussian'"):
+def test_missing_and_damaged_results_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="'setwise run gaussian'"):
         report.load_results(tmp_path, Gaussian)
     (tmp_path / "gaussian").mkdir()
     (tmp_path / "gaussian" / "x.json").write_text("{")
@@ -254,17 +252,17 @@ def test_no_results_and_broken_results_are_named(tmp_path: Path) -> None:
         ({"budget": 3}, "budget must be an object, got 3"),
         ({"budget": {"steps": 1, "sets": 2}}, "seconds must be a number, got None"),
         ({"kernel_contrast": None}, "kernel_contrast must be a number, got None"),
-        ({"experiment": "counting"}, "its experiment is 'counting'"),
+        ({"experiment": "counting"}, "experiment must be 'gaussian', got 'counting'"),
         ({"row": "magic"}, "row must be one of deepsets, v-dmps, got 'magic'"),
     ],
 )
-def test_what_is_no_result_is_named_with_its_fault(
+def test_invalid_results_are_refused_with_the_reason(
     results: Path, tmp_path: Path, changes: dict[str, Any], fault: str
 ) -> None:
     result = report.load_results(results, Gaussian)[0] | changes
     (tmp_path / "gaussian").mkdir()
     (tmp_path / "gaussian" / "x.json").write_text(json.dumps(result))
-    with pytest.raises(ValueError, match=rf"x\.json is not a result of gaussian: {fault}"):
+    with pytest.raises(ValueError, match=rf"x\.json is not a valid result of gaussian: {fault}"):
         report.load_results(tmp_path, Gaussian)
 
 
@@ -276,7 +274,7 @@ def test_what_is_no_result_is_named_with_its_fault(
         ({"threads": 0}, "threads must lie between 1 and 1024, got 0"),
     ],
 )
-def test_absurd_configurations_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_invalid_configurations_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(SMALL, **changes)
 

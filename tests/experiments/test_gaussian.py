@@ -56,7 +56,7 @@ def test_the_bayes_classifier_does_not_see_the_order() -> None:
 
 
 @pytest.mark.parametrize(("rho", "limit"), LIMITS.items())
-def test_the_limit_is_the_one_known(rho: float, limit: float) -> None:
+def test_the_bayes_limit_has_the_known_value(rho: float, limit: float) -> None:
     x, y = sample(200_000, rho, sw.training.generator("limit", 0))
     assert accuracy(bayes_logits(x, rho), y) == pytest.approx(limit, abs=0.004)
     assert bayes_accuracy(rho) == pytest.approx(limit, abs=0.0015)
@@ -64,18 +64,18 @@ def test_the_limit_is_the_one_known(rho: float, limit: float) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("rho", [-0.1, 1.0, math.nan])
-def test_absurd_correlations_are_refused(rho: float) -> None:
+def test_invalid_correlations_are_refused(rho: float) -> None:
     with pytest.raises(ValueError, match=f"rho must be at least 0 and below 1, got {rho}"):
         sample(2, rho, sw.training.generator())
 
 
 @pytest.mark.parametrize("sets", [0, 3, -2])
-def test_absurd_numbers_of_sets_are_refused(sets: int) -> None:
-    with pytest.raises(ValueError, match=f"positive even number, half a class, got {sets}"):
+def test_invalid_numbers_of_sets_are_refused(sets: int) -> None:
+    with pytest.raises(ValueError, match=f"positive even number, got {sets}"):
         sample(sets, 0.5, sw.training.generator())
 
 
-def test_no_correlation_is_a_correlation_too() -> None:
+def test_zero_correlation_is_valid() -> None:
     x, _ = sample(4, 0.0, sw.training.generator("zero"))
     assert bayes_logits(x, 0.0).abs().max() < 1e-6
     assert bayes_logits(x.double(), 0.9).dtype == torch.float64

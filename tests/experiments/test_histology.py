@@ -11,8 +11,8 @@ import torch
 import setwise as sw
 from setwise.cli.main import main
 from setwise.experiments import histology, report, runner
-from setwise.experiments.data.histology import PatchedImages, load_histology, turned
-from setwise.experiments.data.stains import restained
+from setwise.experiments.data.histology import PatchedImages, load_histology, random_orientation
+from setwise.experiments.data.stains import random_stain
 from setwise.experiments.histology import ARCHITECTURES, Histology
 from tests.experiments.data.test_tissue import REAL
 
@@ -33,7 +33,7 @@ def drawn() -> PatchedImages:
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, drawn: PatchedImages) -> None:
-    histology._dealt.cache_clear()
+    histology._fold_split.cache_clear()
     if "realdata" not in request.keywords:
         monkeypatch.setattr(histology, "_images", lambda: drawn)
 
@@ -141,12 +141,12 @@ def test_each_image_is_tested_on_once_and_never_trained_on_then(by: str, drawn: 
     assert sorted(tested) == sorted(drawn.names)
 
 
-def test_another_seed_deals_anew() -> None:
+def test_another_seed_gives_another_split() -> None:
     first, other = ([SMALL._parts(n)[1].names for n in SMALL.trials(seed).values()] for seed in (0, 1))
     assert first != other
 
 
-def test_a_batch_is_one_image_of_some_patches_turned(drawn: PatchedImages) -> None:
+def test_a_batch_is_one_image_with_augmented_patches(drawn: PatchedImages) -> None:
     train, _ = SMALL._parts(0)
     seen = []
     for step in range(1, 1 + len(train)):
@@ -156,7 +156,7 @@ def test_a_batch_is_one_image_of_some_patches_turned(drawn: PatchedImages) -> No
         index = int(sw.training.epochs(len(train), 1, step, "histology", 0))
         generator = sw.training.generator("histology", "train", 0, step)
         some = train.patches[index][torch.randperm(20, generator=generator)[:5]]
-        assert torch.equal(batch.x[0], turned(some, generator))
+        assert torch.equal(batch.x[0], random_orientation(some, generator))
         assert y.tolist() == [int(train.labels[index])]
         seen.append(index)
     assert sorted(seen) == list(range(len(train)))
@@ -168,10 +168,10 @@ def test_stains_change_if_asked_to() -> None:
     generator = sw.training.generator("histology", "train", 0, 1)
     index = int(sw.training.epochs(len(train), 1, 1, "histology", 0))
     some = train.patches[index][torch.randperm(20, generator=generator)[:5]]
-    assert torch.equal(batch.x[0], turned(restained(some, generator, strength=0.3), generator))
+    assert torch.equal(batch.x[0], random_orientation(random_stain(some, generator, strength=0.3), generator))
 
 
-def test_nothing_is_set_aside() -> None:
+def test_there_is_no_validation_data() -> None:
     assert SMALL.validation(0) is None
 
 
@@ -185,7 +185,7 @@ def test_nothing_is_set_aside() -> None:
         ({"threads": 0}, "threads must lie between 1 and 1024, got 0"),
     ],
 )
-def test_absurd_values_are_refused(changes: dict[str, Any], expected: str) -> None:
+def test_invalid_values_are_refused(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         replace(SMALL, **changes)
 
@@ -223,7 +223,7 @@ def test_a_result_has_the_scores_of_all_folds(recorded: Path, drawn: PatchedImag
         assert fold["accuracy"] == pytest.approx(sum(right) / len(right))
 
 
-def test_some_images_are_recorded_with_what_counts(recorded: Path, drawn: PatchedImages) -> None:
+def test_example_images_are_recorded_with_importance(recorded: Path, drawn: PatchedImages) -> None:
     for row, method in (("gated-attention", "attention"), ("d-dmps-ldc", "integrated-gradients")):
         path = recorded / "results" / "histology" / f"{row}_by-image_steps-2_seed-0.json"
         examples = {
@@ -297,25 +297,25 @@ def test_broken_folds_are_named(recorded: Path, tmp_path: Path, folds: Any, expe
                     {"accuracy": 1, "log_odds": {}, "examples": {"a": {"method": "x", "importance": []}}}
                 ]
             },
-            "example 'a' must have log-odds, a method and importance, got less",
+            "example 'a' must have log_odds, method and importance",
         ),
         (
             {"folds": [{"accuracy": 1, "log_odds": {"a": 1}, "examples": {"a": {"method": "x"}}}]},
-            "example 'a' must have log-odds, a method and importance, got less",
+            "example 'a' must have log_odds, method and importance",
         ),
     ],
 )
-def test_what_figures_would_stumble_over_is_named(
+def test_incomplete_examples_are_refused(
     recorded: Path, tmp_path: Path, change: dict[str, Any], expected: str
 ) -> None:
     path = recorded / "results" / "histology" / "d-dmps-ldc_by-image_steps-2_seed-0.json"
     (tmp_path / "histology").mkdir()
     (tmp_path / "histology" / "x.json").write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(ValueError, match=f"x.json is not a result of histology: {expected}"):
+    with pytest.raises(ValueError, match=f"x.json is not a valid result of histology: {expected}"):
         report.load_results(tmp_path, Histology)
 
 
-def test_results_of_other_settings_are_other_lines(recorded: Path) -> None:
+def test_results_of_other_settings_are_separate_rows(recorded: Path) -> None:
     results = report.load_results(recorded / "results", Histology)
     (one,) = (r for r in results if r["row"] == "d-dmps-ldc" and r["by"] == "image")
     again, other, elsewhere = (json.loads(json.dumps(one)) for _ in range(3))
@@ -325,7 +325,7 @@ def test_results_of_other_settings_are_other_lines(recorded: Path) -> None:
     assert [line[-1] for line in lines] == ["3 × 2 folds", "1 × 2 folds"]
 
 
-def test_a_column_tells_how_many_folds_it_is_of() -> None:
+def test_a_column_shows_the_number_of_folds() -> None:
     folds = [{"accuracy": 0.5, "auc": 0.75}, {"accuracy": 1.0}]
     budget = {"steps": 1, "sets": 2, "seconds": 3.0}
     result = {"row": "mean", "by": "image", "seed": 0, "folds": folds, "budget": budget}
@@ -345,11 +345,11 @@ def test_figures_take_the_largest_budget_and_the_first_seed(recorded: Path, draw
     titles = [ax.get_title() for line in figures["histology-heatmaps"].subfigs[1:] for ax in line.axes]
     assert set(titles) == {"log-odds of malignant +7.0"}
     (ax,) = figures["histology"].axes
-    assert ax.get_title().endswith("4 batches a fold")
+    assert ax.get_title().endswith("4 batches per fold")
     assert [len(bar.lines[0].get_xdata()) for bar in ax.containers] == [2, 2]  # rows, by image and by slide
 
 
-def test_figures_make_do_with_what_there_is(recorded: Path) -> None:
+def test_figures_work_with_few_results(recorded: Path) -> None:
     results = report.load_results(recorded / "results", Histology)
     for r in results:
         r["row"] = {"gated-attention": "attention", "d-dmps-ldc": "v-dmps"}[r["row"]]
@@ -361,7 +361,7 @@ def test_figures_make_do_with_what_there_is(recorded: Path) -> None:
     assert list(Histology.figures(results)) == ["histology"]
 
 
-def test_a_refused_run_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+def test_a_failed_run_can_be_started_again(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="folds must be at most 12, the number of images, got 13"):
         run(tmp_path, "mean", replace(SMALL, folds=13))
     with pytest.raises(ValueError, match="folds must be at most 4, the number of slides, got 5"):
@@ -369,7 +369,9 @@ def test_a_refused_run_leaves_nothing_in_the_way(tmp_path: Path) -> None:
     assert run(tmp_path, "mean")["accuracy"] >= 0
 
 
-def test_a_run_that_failed_after_a_checkpoint_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_failed_after_a_checkpoint_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(self: Histology, model: Any, seed: int) -> dict[str, Any]:
         raise ValueError("no")
 
@@ -377,12 +379,12 @@ def test_a_run_that_failed_after_a_checkpoint_stays(tmp_path: Path, monkeypatch:
         patch.setattr(Histology, "test", fail)
         with pytest.raises(ValueError, match="no"):
             run(tmp_path, "mean")
-    with pytest.raises(FileExistsError, match="already holds a run: continue it with --resume"):
+    with pytest.raises(FileExistsError, match="already contains a run: continue it with --resume"):
         run(tmp_path, "mean")
     assert run(tmp_path, "mean", resume=True)["accuracy"] >= 0
 
 
-def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(tmp_path / "a", "mean")
     tests = []
 
@@ -424,15 +426,13 @@ def test_figures_without_the_images(
 ) -> None:
     monkeypatch.setattr(histology, "_images", lambda: replace(drawn, name="others"))
     results = report.load_results(recorded / "results", Histology)
-    with pytest.warns(
-        UserWarning, match="no heat maps: the images of stand-in: drawn tissue are not at hand"
-    ):
+    with pytest.warns(UserWarning, match="heat maps skipped: the images of stand-in: drawn tissue"):
         assert list(Histology.figures(results)) == ["histology"]
 
 
 @pytest.mark.realdata
-@pytest.mark.skipif(not REAL.is_dir(), reason="the images are not at hand")
-def test_the_real_images_are_dealt_evenly() -> None:
+@pytest.mark.skipif(not REAL.is_dir(), reason="the images are not available")
+def test_the_real_images_are_split_evenly() -> None:
     for by in ("image", "slide"):
         experiment = Histology(by=by)
         assert experiment.data == "breast cancer (UCSB)"

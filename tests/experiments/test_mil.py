@@ -42,7 +42,7 @@ def classic(folder: Path, bags: int = 20) -> None:
 @pytest.fixture(autouse=True)
 def made(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, request: Any) -> None:
     mil._bags.cache_clear()
-    mil._dealt.cache_clear()
+    mil._fold_split.cache_clear()
     if "realdata" not in request.keywords:
         folder = tmp_path_factory.getbasetemp() / "classic"
         if not folder.exists():
@@ -54,7 +54,7 @@ def run(folder: Path, row: str, experiment: MIL = SMALL, seed: int = 0) -> dict[
     return runner.run(experiment, row, seed, out=folder / "runs", results=folder / "results", show=False)
 
 
-def test_every_row_but_the_floor_has_the_same_encoder() -> None:
+def test_every_row_but_the_baseline_has_the_same_encoder() -> None:
     assert list(MIL.ROWS) == ["logistic", *ARCHITECTURES, "estimator"]
     shapes = {
         str([tuple(p.shape) for p in SMALL.model(row, 0).encoder.parameters()]) for row in ARCHITECTURES
@@ -66,12 +66,12 @@ def test_every_row_but_the_floor_has_the_same_encoder() -> None:
     ]  # fmt: skip
 
 
-def test_the_estimator_is_a_row_of_its_own() -> None:
-    module = SMALL.solved("estimator", 3)
+def test_the_estimator_row_is_the_default_classifier() -> None:
+    module = SMALL.fitted_model("estimator", 3)
     train, _ = SMALL._parts(3)
     expected = sw.SetClassifier(random_state=3).fit([bag.x for bag in train], train.labels)
     assert torch.equal(module(train[0].x[None]), expected.module_(train[0].x[None]))
-    assert SMALL.solved("d-dmps-ldc", 3) is None
+    assert SMALL.fitted_model("d-dmps-ldc", 3) is None
 
 
 @pytest.mark.parametrize("row", ARCHITECTURES)
@@ -140,9 +140,9 @@ def test_each_bag_is_tested_on_once() -> None:
 def test_logistic_regression_is_that_of_the_mean_instance() -> None:
     from sklearn.linear_model import LogisticRegression
 
-    model = SMALL.solved("logistic", 0)
+    model = SMALL.fitted_model("logistic", 0)
     assert model is not None
-    assert SMALL.solved("mean", 0) is None
+    assert SMALL.fitted_model("mean", 0) is None
     train, test = SMALL._parts(0)
     x, new = (np.stack([bags[i].x.mean(0).numpy() for i in range(len(bags))]) for bags in (train, test))
     std = x.std(0, ddof=1)
@@ -154,7 +154,7 @@ def test_logistic_regression_is_that_of_the_mean_instance() -> None:
     assert any(np.allclose(fit.decision_function(fresh), found, atol=1e-3) for fit in fits)
 
 
-def test_a_solved_row_goes_on_record_without_batches(tmp_path: Path) -> None:
+def test_a_directly_fitted_row_goes_on_record_without_batches(tmp_path: Path) -> None:
     result = run(tmp_path, "logistic")
     assert result["budget"]["steps"] == result["budget"]["sets"] == 0
     assert len(result["folds"]) == 2
@@ -162,9 +162,7 @@ def test_a_solved_row_goes_on_record_without_batches(tmp_path: Path) -> None:
     assert result["data"] == "classic MIL benchmarks"
 
 
-def test_all_sets_are_gone_through_unless_one_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_data_sets_run_unless_one_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--out", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
     main(["run", "mil", "--row", "mean", "--folds", "2", "--training.steps", "1", *out])
     found = [json.loads(path.read_text()) for path in (tmp_path / "results" / "mil").iterdir()]
@@ -181,12 +179,12 @@ def test_all_sets_are_gone_through_unless_one_is_named(
         ({"sets": 0}, "sets must be at least 1, got 0"),
     ],
 )
-def test_absurd_values_are_refused(changes: dict[str, Any], expected: str) -> None:
+def test_invalid_values_are_refused(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         replace(SMALL, **changes)
 
 
-def test_a_sweep_may_say_all(tmp_path: Path) -> None:
+def test_a_sweep_accepts_all(tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
     main(
         [
@@ -216,7 +214,7 @@ def test_a_result_on_unknown_bags_is_named(tmp_path: Path) -> None:
         report.load_results(tmp_path, MIL)
 
 
-def test_without_the_file_there_is_one_sentence(
+def test_a_missing_file_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SETWISE_DATA", str(tmp_path))
@@ -276,9 +274,9 @@ def test_the_figure_has_a_panel_for_each_set() -> None:
 
 
 @pytest.mark.realdata
-@pytest.mark.skipif(not REAL.is_file(), reason="the classic sets are not at hand")
-def test_the_floor_on_real_bags() -> None:
+@pytest.mark.skipif(not REAL.is_file(), reason="the classic sets are not available")
+def test_the_baseline_on_real_bags() -> None:
     experiment = MIL(bags="elephant")
-    model = experiment.solved("logistic", 0)
+    model = experiment.fitted_model("logistic", 0)
     assert model is not None
     assert experiment.test(model, 0)["accuracy"] >= 0.6

@@ -206,7 +206,7 @@ def test_training_clouds_are_turned_stretched_and_normalised() -> None:
 def test_validation_and_test_shapes_are_seen_whole_and_unmoved() -> None:
     for found, clouds, purpose in (
         (SMALL.validation(0), SOLIDS.validation, "validation"),
-        (SMALL._fixed(SOLIDS.test, "test"), SOLIDS.test, "test"),
+        (SMALL._fixed_batches(SOLIDS.test, "test"), SOLIDS.test, "test"),
     ):
         assert torch.equal(torch.cat([y for _, y in found]), clouds.labels)
         expected = clouds.sample(
@@ -278,12 +278,12 @@ def test_accuracy_over_shapes_and_over_classes(monkeypatch: pytest.MonkeyPatch) 
     assert set(scores) == {"accuracy", "class_accuracy", "loss"}
 
 
-def test_what_is_inside_goes_on_record() -> None:
+def test_graph_scores_are_recorded() -> None:
     model = SMALL.model("d-dmps-fdc", 0)
     scores = SMALL.test(model, 0)
     assert scores["gammas"] == [0.5] * 3
     assert scores["sigma"] == pytest.approx(model.graph.sigma.item())
-    batch = SMALL._fixed(SOLIDS.test, "roughness")[0][0]
+    batch = SMALL._fixed_batches(SOLIDS.test, "roughness")[0][0]
     with torch.no_grad():
         steps, W = model.trajectory(batch.x)
         expected = [(sw.functional.dirichlet_energy(x, W) / (x**2).sum((1, 2))).mean().item() for x in steps]
@@ -312,7 +312,7 @@ def test_examples_stand_upright_whatever_axis_that_is() -> None:
 # Going on with more points
 
 
-def test_a_run_goes_on_from_one_with_fewer_points(tmp_path: Path) -> None:
+def test_a_run_starts_from_one_with_fewer_points(tmp_path: Path) -> None:
     first = run(tmp_path)
     more = replace(
         SMALL, points=40, start_points=24, few_share=0.0, training=replace(QUICK, steps=1, lr=1e-9)
@@ -330,10 +330,10 @@ def test_a_run_goes_on_from_one_with_fewer_points(tmp_path: Path) -> None:
     assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
 
 
-def test_there_must_be_something_to_go_on_from(tmp_path: Path) -> None:
+def test_the_start_run_must_exist(tmp_path: Path) -> None:
     more = replace(SMALL, points=40, start_points=24)
     with pytest.raises(
-        FileNotFoundError, match=r"points-24_steps-3_seed-0 holds no finished run to start from"
+        FileNotFoundError, match=r"points-24_steps-3_seed-0 contains no finished run to start from"
     ):
         run(tmp_path, experiment=more)
     run(tmp_path)
@@ -341,15 +341,15 @@ def test_there_must_be_something_to_go_on_from(tmp_path: Path) -> None:
     run(tmp_path, "v-dmps")
     folder = tmp_path / "runs" / "pointcloud"
     (folder / "v-dmps").rename(folder / "deepsets-max")
-    with pytest.raises(ValueError, match=r"seed-0 holds a run of another model than this row's$"):
+    with pytest.raises(ValueError, match=r"checkpoint in .*seed-0 does not fit the model of this row"):
         run(tmp_path, "deepsets-max", more)
 
 
-def test_other_data_are_not_gone_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_run_must_use_the_same_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(tmp_path)
     other = Shapes(*SOLIDS[:2], replace(SOLIDS.test, name="other"))
     monkeypatch.setattr(pointcloud, "_shapes", lambda: other)
-    with pytest.raises(ValueError, match="holds a run on 'stand-in: solids', expected one on 'other'"):
+    with pytest.raises(ValueError, match="contains a run on 'stand-in: solids', expected 'other'"):
         run(tmp_path, experiment=replace(SMALL, points=40, start_points=24))
 
 
@@ -365,13 +365,13 @@ def test_other_data_are_not_gone_on_from(tmp_path: Path, monkeypatch: pytest.Mon
         ({"start_points": 0}, "start_points must lie between 1 and 99, below points, got 0"),
     ],
 )
-def test_absurd_configurations(changes: dict[str, Any], message: str) -> None:
+def test_invalid_configurations(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PointCloud(**changes)
 
 
-def test_gamma_must_be_a_share() -> None:
-    with pytest.raises(ValueError, match="start_points belongs to pointcloud, got 20 with diffusion"):
+def test_gamma_must_be_in_the_unit_interval() -> None:
+    with pytest.raises(ValueError, match="start_points is only valid for pointcloud, got 20 with diffusion"):
         Diffusion(start_points=20)
     with pytest.raises(ValueError, match=r"gamma must lie between 0 and 1, got 1\.5"):
         Diffusion().vary("1.5")
@@ -428,7 +428,7 @@ def test_the_papers_number_depends_on_the_points() -> None:
     assert [line[3] for line in lines] == ["—", "0.8475 ± 0.0036", "0.8935 ± 0.0016"]
 
 
-def test_a_table_counts_what_a_run_went_on_from() -> None:
+def test_a_table_includes_the_budget_of_the_start_run() -> None:
     budgets = [{"steps": 1_200, "sets": 30, "seconds": 60.0}, {"steps": 7, "sets": 5, "seconds": 30.0}]
     result = {"row": "r-dmps", "points": 1000, "accuracy": 0.5, "budget": budgets[1]}
     _, (line,) = report.table(PointCloud, [result | {"start": {"budget": budgets[0]}}])
@@ -448,11 +448,11 @@ def test_a_table_counts_what_a_run_went_on_from() -> None:
         ({"budget": {"steps": 1, "sets": 2}}, "seconds must be a number, got None"),
     ],
 )
-def test_what_a_run_went_on_from_must_be_readable(tmp_path: Path, start: Any, fault: str) -> None:
+def test_an_invalid_start_entry_is_refused(tmp_path: Path, start: Any, fault: str) -> None:
     result = run(tmp_path, "deepsets-max") | {"start": start}
     (path,) = (tmp_path / "results" / "pointcloud").iterdir()
     path.write_text(json.dumps(result))
-    with pytest.raises(ValueError, match=f"is not a result of pointcloud: {fault}"):
+    with pytest.raises(ValueError, match=f"is not a valid result of pointcloud: {fault}"):
         report.load_results(tmp_path / "results", PointCloud)
 
 
@@ -470,7 +470,7 @@ def test_the_study_of_gamma(tmp_path: Path) -> None:
 @pytest.mark.realdata
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL.exists(), reason="SETWISE_DATA has no modelnet40")
-def test_it_starts_to_tell_modelnet40_apart_at_once(tmp_path: Path) -> None:
+def test_modelnet40_is_learned_quickly(tmp_path: Path) -> None:
     training = sw.Training(steps=250, evaluations=1, schedule="cosine")
     experiment = PointCloud(points=32, sets=16, training=training)
     result = run(tmp_path, "deepsets-max", experiment)

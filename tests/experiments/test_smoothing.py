@@ -67,12 +67,12 @@ def test_every_row_learns(row: str) -> None:
 def test_a_smaller_p_leaves_more_of_the_roughness() -> None:
     """Before any training, with many blocks: the effect that the study is about."""
     deep = replace(STUDY, depth=12)
-    left = [deep._inside(deep.model(row, 0))["roughness_left"] for row in ("p-1", "p-1.5", "p-2")]
+    left = [deep._graph_scores(deep.model(row, 0))["roughness_left"] for row in ("p-1", "p-1.5", "p-2")]
     assert left[0] > 2 * left[1] > 4 * left[2] > 0
 
 
 @every_row
-def test_what_goes_on_record(row: str, tmp_path: Path) -> None:
+def test_recorded_scores(row: str, tmp_path: Path) -> None:
     result = run(tmp_path, row)
     (path,) = (tmp_path / "results" / "smoothing").iterdir()
     assert path.name == f"{row}_depth-3_steps-3_seed-0.json"
@@ -83,7 +83,7 @@ def test_what_goes_on_record(row: str, tmp_path: Path) -> None:
     assert "examples" not in result
     assert len(result["roughness"]) == len(result["roughness_untrained"]) == 4
     assert result["roughness_left"] == result["roughness"][3]
-    fresh = STUDY._inside(STUDY.model(row, 0))["roughness"]
+    fresh = STUDY._graph_scores(STUDY.model(row, 0))["roughness"]
     assert result["roughness_untrained"] == pytest.approx(fresh)
     assert result["roughness"] != pytest.approx(fresh)
 
@@ -110,7 +110,7 @@ def test_figure(tmp_path: Path) -> None:
         assert [tick.get_text() for tick in ax.get_xticklabels()] == ["2", "4"]
         assert ax.get_legend() is not None
     assert (left.get_yscale(), right.get_yscale()) == ("linear", "log")
-    assert left.get_title() == "16 points, 3 batches a run"
+    assert left.get_title() == "16 points, 3 batches per run"
 
 
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,15 +124,15 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert [line.split(" | ")[:2] for line in table.splitlines()[2:]] == [
         [f"| {Smoothing.ROWS[row]}", depth] for row in ("p-1", "p-2") for depth in ("1", "2")
     ]
-    assert "Roughness left" in table
+    assert "Final roughness" in table
     main(["figure", "smoothing", *results, "--out", str(tmp_path / "figures")])
     assert (tmp_path / "figures" / "smoothing.png").stat().st_size > 10_000
 
 
-def test_absurd_configurations() -> None:
+def test_invalid_configurations() -> None:
     with pytest.raises(ValueError, match="depth must be at least 1, got 0"):
         Smoothing().vary("0")
-    with pytest.raises(ValueError, match="start_points belongs to pointcloud, got 20 with smoothing"):
+    with pytest.raises(ValueError, match="start_points is only valid for pointcloud, got 20 with smoothing"):
         Smoothing(start_points=20)
     with pytest.raises(ValueError, match="points must be at least 1, got 0"):
         Smoothing(points=0)

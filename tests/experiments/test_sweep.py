@@ -71,7 +71,7 @@ def test_two_jobs_do_what_one_does(tmp_path: Path, capsys: pytest.CaptureFixture
     with pytest.raises(ValueError, match=r"^1 of 4 runs failed: --resume"):
         by_seed(tmp_path / "two", [*points(0, 1, 2, 1), unsaid], jobs=2, found=two)
     told = capsys.readouterr().err
-    assert f"setwise: DeepSets (W = I)  rho 0.95  seed 2: {in_the_way} already holds a run" in told
+    assert f"setwise: DeepSets (W = I)  rho 0.95  seed 2: {in_the_way} already contains a run" in told
     assert sorted(two) == [0, 1, 3]
     assert two[3]["budget"]["threads"] == max(1, joblib.cpu_count() // 2)
     for point in points(0, 1):

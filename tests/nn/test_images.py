@@ -1,4 +1,4 @@
-"""Convolutions with pooling: the plain way, and by looking up patterns."""
+"""Convolutions with pooling: in chunks, and by looking up patterns."""
 
 import copy
 import pickle
@@ -19,8 +19,8 @@ from setwise.nn.images import InkConvPool, distinct_patches, rows_as_channels
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let layers of few channels take the way of many: the tests are faster."""
-    monkeypatch.setattr(convpool, "FEW", 1)
+    """Use the chunked implementation for few channels, too: the tests are faster."""
+    monkeypatch.setattr(convpool, "MIN_CHANNELS", 1)
 
 
 def drawing(m: int = 5, height: int = 23, width: int = 30, seed: int = 0) -> torch.Tensor:
@@ -116,10 +116,10 @@ def operands(m: int, channels: int, kernel: int, size: tuple[int, int], dtype: t
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-12)])
 @pytest.mark.parametrize("size", [(8, 8), (9, 8), (8, 11), (9, 9)])
 @pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5])
-def test_some_images_at_a_time_give_what_plain_layers_give(
+def test_chunks_give_the_same_result_as_plain_layers(
     kernel: int, size: tuple[int, int], dtype: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(convpool, "CACHE", 2000)  # several parts, the last of them smaller
+    monkeypatch.setattr(convpool, "CACHE", 2000)  # several chunks, the last of them smaller
     inputs = operands(7, 3, kernel, size, dtype)
     for form in (torch.contiguous_format, torch.channels_last):
         inputs[0] = inputs[0].detach().contiguous(memory_format=form).requires_grad_()
@@ -132,18 +132,35 @@ def test_some_images_at_a_time_give_what_plain_layers_give(
             assert torch.equal(conv_pool(*inputs), out)
 
 
-def test_few_channels_take_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_channels_use_the_plain_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = operands(3, 2, 3, (8, 9), torch.float64)
     ours = conv_pool(*inputs)
-    monkeypatch.setattr(convpool, "FEW", 6)
+    monkeypatch.setattr(convpool, "MIN_CHANNELS", 6)
     assert "ConvPool" not in str(conv_pool(*inputs).grad_fn)
     assert torch.allclose(conv_pool(*inputs), ours)
 
 
 def test_first_and_second_derivatives() -> None:
-    inputs = operands(2, 2, 3, (7, 8), torch.float64)
+    inputs = operands(2, 1, 2, (5, 6), torch.float64)
     assert torch.autograd.gradcheck(conv_pool, inputs)
     assert torch.autograd.gradgradcheck(conv_pool, inputs)
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("needed", [(0,), (1,), (2,), (0, 2), (1, 2)])
+def test_only_the_gradients_that_are_needed_are_computed(needed: tuple[int, ...], double: bool) -> None:
+    inputs = [
+        t.detach().requires_grad_(i in needed) for i, t in enumerate(operands(3, 2, 3, (8, 9), torch.float64))
+    ]
+    out, expected = conv_pool(*inputs), plain(*inputs)
+    with torch.set_grad_enabled(double):
+        returned = convpool._ConvPool.backward(out.grad_fn, torch.ones_like(out))
+    assert [gradient is not None for gradient in returned[:3]] == [i in needed for i in range(3)]
+    wanted = [inputs[i] for i in needed]
+    gradients, reference = (
+        torch.autograd.grad(y.sum(), wanted, create_graph=double) for y in (out, expected)
+    )
+    assert all(torch.allclose(a, b) for a, b in zip(gradients, reference, strict=True))
 
 
 def test_functional_transforms() -> None:
@@ -183,7 +200,7 @@ def test_one_of_equal_pixels_gets_the_gradient() -> None:
     assert layer.convolution.bias.grad.item() == layer(x).numel()
 
 
-def test_nothing_passes_where_the_relu_cuts() -> None:
+def test_no_gradient_passes_an_inactive_relu() -> None:
     layer = sw.nn.ConvPool(2, 3)
     nn.init.constant_(layer.convolution.bias, -100.0)
     x = torch.randn(2, 2, 8, 8, requires_grad=True)
@@ -194,7 +211,7 @@ def test_nothing_passes_where_the_relu_cuts() -> None:
     )
 
 
-def test_not_a_number_shows() -> None:
+def test_nan_propagates() -> None:
     layer = sw.nn.ConvPool(2, 3)
     x = torch.randn(2, 2, 8, 8)
     x[0, 1, 7, 7] = torch.nan
@@ -405,15 +422,15 @@ class TestInk:
 
     @pytest.mark.usefixtures("unchecked")
     def test_mistakes(self) -> None:
-        with pytest.raises(ValueError, match="must have no norm, got one with norm=True"):
+        with pytest.raises(ValueError, match="must not have a norm, got a layer with norm=True"):
             InkConvPool(sw.nn.ConvPool(1, 4, norm=True), sw.nn.ConvPool(4, 4))
-        with pytest.raises(ValueError, match="must have no norm, got one with norm=True"):
+        with pytest.raises(ValueError, match="must not have a norm, got a layer with norm=True"):
             InkConvPool(sw.nn.ConvPool(1, 4), sw.nn.ConvPool(4, 4, norm=True))
         with pytest.raises(ValueError, match=r"one channel with a kernel .*, got 3 channels and side 3"):
             InkConvPool(sw.nn.ConvPool(3, 4), sw.nn.ConvPool(4, 4))
         with pytest.raises(ValueError, match=r"one channel with a kernel .*, got 1 channels and side 4"):
             InkConvPool(sw.nn.ConvPool(1, 4, kernel=4), sw.nn.ConvPool(4, 4))
-        with pytest.raises(ValueError, match="second must read the 4 channels of first, got 5"):
+        with pytest.raises(ValueError, match=r"second must have 4 input channels, .* got 5"):
             InkConvPool(sw.nn.ConvPool(1, 4), sw.nn.ConvPool(5, 4))
         network = self.layers()
         for dtype in (torch.bool, torch.float64):

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 
 import setwise as sw
-from setwise.experiments.data.characters import CharacterSets, drawn_strokes, split_by_image
+from setwise.experiments.data.characters import CharacterSets, synthetic_characters, split_by_image
 
-SCRIPT = drawn_strokes(20)
+SCRIPT = synthetic_characters(20)
 SPLIT = split_by_image(SCRIPT, validation=0.0)
 SIZES = (4, 6)
 

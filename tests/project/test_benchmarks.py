@@ -1,4 +1,4 @@
-"""Benchmarks of scale: processes with limits, sweeps that go on, tables, the figure. No time is judged."""
+"""Scaling benchmarks: processes with limits, resumed sweeps, tables and the figure."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from benchmarks import scale_figure, scale_ratios
-from benchmarks.alone import Limits, measure
 from benchmarks.contenders import CONTENDERS, Contender
+from benchmarks.isolated import Limits, measure
 from benchmarks.scale import Scale, line, ratios, sweep
 from docs import refresh
 from tests import contenders as fakes
@@ -51,7 +51,7 @@ def test_a_sweep_from_end_to_end_and_on(
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
-def test_who_runs_out_is_not_asked_for_more(tmp_path: Path) -> None:
+def test_a_contender_over_the_limit_is_not_measured_at_larger_sizes(tmp_path: Path) -> None:
     field = {f.__name__: fake(f) for f in (fakes.sleepy, fakes.refused)}
     scale = Scale(sizes=(50, 200, 300), out=tmp_path / "scale.json", timeout=1.0, memory=2000)
     found = sweep(scale, field)["measurements"]
@@ -85,7 +85,7 @@ def test_memory_is_counted_from_the_first_step_on() -> None:
 
 
 def test_unknown_contenders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"contenders are latent, .*; got lattent"):
+    with pytest.raises(ValueError, match=r"among latent, .*, got lattent"):
         sweep(Scale(only=("lattent",), out=tmp_path / "scale.json"))
 
 
@@ -106,7 +106,7 @@ def test_ratios_of_a_sweep() -> None:
     assert "0.5000 s" in line(records[0])
 
 
-def test_the_figure_draws_a_line_a_model() -> None:
+def test_the_figure_has_one_line_per_model() -> None:
     records = [made_up(name, n, n / 1000) for n in (100, 1000) for name in CONTENDERS]
     records[-len(CONTENDERS)] = made_up("latent", 1000, None, "memory")
     figure = scale_figure.scale_figure(records)
@@ -125,7 +125,7 @@ def test_the_figure_draws_a_line_a_model() -> None:
 def test_the_figure_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results, out = tmp_path / "scale.json", tmp_path / "scale.png"
     scale_figure.main(results, out)
-    assert "nothing to draw yet" in capsys.readouterr().out
+    assert "no results in" in capsys.readouterr().out
     results.write_text(json.dumps({"measurements": [made_up("latent", 100, 0.1)]}))
     scale_figure.main(results, out)
     assert out.stat().st_size > 1000

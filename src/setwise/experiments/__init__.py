@@ -1,6 +1,6 @@
-"""The paper's experiments, one file a section: a frozen dataclass, its rows, the paper's numbers.
+"""The experiments of the paper, one file per section: a frozen dataclass, its rows, the paper's numbers.
 
-Importing an experiment loads no torch: its class is also its command line, whose help must be quick.
+Importing an experiment does not import torch: its class defines the command line, whose help must be fast.
 """
 
 from setwise.experiments.base import Experiment

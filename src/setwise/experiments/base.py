@@ -1,4 +1,4 @@
-"""What every experiment says of itself."""
+"""Base classes of the experiments."""
 
 from __future__ import annotations
 
@@ -20,49 +20,49 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ExampleSet:
-    """A set that a row is tested on, to be looked into."""
+    """A test set, to be shown by the explorer."""
 
     x: Tensor
-    """Its elements ``[n, …]``, as the model takes them."""
+    """Elements ``[n, …]``, in the format the model expects."""
     y: int
-    """Its target."""
+    """Target."""
     draw: Callable[[], ShownSet]
-    """What a page shows of it, whatever the model; asked only of those that are shown."""
+    """Build the drawing of the set; called only for the sets that are shown."""
 
 
 @dataclass(frozen=True)
 class Experiment(ABC):
-    """One section of the paper: its data, its rows, how they are trained and tested.
+    """One section of the paper: its data, its rows, and how they are trained and tested.
 
-    The fields are the configuration that a result carries with it.
+    The fields are the configuration that is stored with each result.
     """
 
     training: Training = field(default_factory=Training)
-    """How each row is trained."""
+    """Training configuration of each row."""
     threads: int | None = None
-    """CPU threads; torch's own choice unless given."""
+    """CPU threads; torch's default if not given."""
 
     name: ClassVar[str]
-    """Names the experiment on the command line and in folders."""
+    """Name of the experiment on the command line and in folder names."""
     varied: ClassVar[str]
-    """The field whose values the table keeps apart: what the paper varies, or a protocol."""
+    """Field that varies between the lines of the table."""
     ROWS: ClassVar[Mapping[str, str]]
-    """The rows of its table: names for the command line, and as the paper prints them."""
+    """Rows of the table: command-line name → name in the paper."""
     PAPER: ClassVar[Mapping[str, tuple[float, float | None] | None]]
-    """The paper's own accuracies and their deviations, by row; none where it prints no number."""
+    """The paper's accuracy and standard deviation by row; None if the paper reports no number."""
     COLUMNS: ClassVar[Mapping[str, str]] = {}
-    """More scores to show in the table, with their headings."""
+    """Additional scores of the table: key → heading."""
 
     def __post_init__(self) -> None:
-        """Refuse absurd values."""
+        """Validate the fields."""
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise ValueError(f"threads must lie between 1 and 1024, got {self.threads}")
 
     def vary(self, value: str | float) -> Self:
-        """The same experiment with another value of what it varies.
+        """Copy of the experiment with another value of the varied field.
 
         Args:
-            value: as a string it is read as the field's own type.
+            value: new value; a string is converted to the type of the field.
         """
         kind = type(getattr(self, self.varied))
         try:
@@ -73,118 +73,118 @@ class Experiment(ABC):
 
     @property
     def values(self) -> Sequence[Any]:
-        """The values of what is varied that a run goes through unless it is told others: its own."""
+        """Default values of the varied field in a run: the field's own value."""
         return (getattr(self, self.varied),)
 
     @classmethod
     def table(cls, results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]] | None:
-        """Headings and lines of a table in a form of its own; none where the usual one will do."""
+        """Headings and rows of a custom table; None for the default table."""
         return None
 
     @classmethod
-    def fault(cls, result: Mapping[str, Any]) -> str | None:
-        """What else is wrong with a result on record that table and figures would stumble over."""
+    def result_error(cls, result: Mapping[str, Any]) -> str | None:
+        """Describe what is wrong with a recorded result; None if it is valid."""
         return None
 
     @classmethod
     def paper(cls, row: str, value: Any) -> tuple[float, float | None] | None:
-        """The paper's accuracy of a row and its deviation, at this value of what is varied."""
+        """The paper's accuracy of a row and its standard deviation, at this value of the varied field."""
         return cls.PAPER[row]
 
     def trials(self, seed: int) -> Mapping[str, int]:
-        """What a run of one seed is made of: the names of its trainings, and the seed of each.
+        """Name → seed of each training that a run with this seed consists of.
 
-        One training with that very seed, unless the experiment cross-validates: see `CrossValidated`.
+        By default one training with the same seed; with cross-validation one per fold, see `CrossValidated`.
         """
         return {"": seed}
 
     @property
     def start(self) -> Experiment | None:
-        """The experiment whose finished run of the same row and seed this one goes on from, if any."""
+        """Experiment whose finished run of the same row and seed initialises this one, if any."""
         return None
 
     @property
     @abstractmethod
     def data(self) -> str:
-        """Which data the experiment really uses."""
+        """Name of the data set that is used."""
 
     @abstractmethod
     def task(self, row: str) -> Task:
-        """What a row's outputs mean."""
+        """Task of a row: loss, prediction and scores."""
 
     @abstractmethod
     def model(self, row: str, seed: int) -> nn.Module:
-        """The untrained model of a row."""
+        """Untrained model of a row."""
 
     @abstractmethod
     def batches(self, seed: int) -> Batches:
-        """The training batches, by their number."""
+        """Training batches as a function of the step."""
 
-    def solved(self, row: str, seed: int) -> nn.Module | None:
-        """The finished model of a row that is solved for at once; none where it is to be trained."""
+    def fitted_model(self, row: str, seed: int) -> nn.Module | None:
+        """Model of a row that is fitted without the training loop; None if the row is trained by it."""
         return None
 
     @abstractmethod
     def validation(self, seed: int) -> Iterable[Batch] | None:
-        """Batches to watch the training with, if any are set aside; never test data."""
+        """Validation batches, if any; never test data."""
 
     @abstractmethod
     def test(self, model: "nn.Module", seed: int) -> dict[str, Any]:
-        """The scores that go on record; ``accuracy`` is one of them."""
+        """Test scores to record, including ``accuracy``."""
 
     @property
     def classes(self) -> Sequence[str] | None:
-        """The names of the classes, by number; none where the target is no class."""
+        """Class names by label; None if the target is not a class."""
         return None
 
-    def exhibits(self, seed: int, count: int, generator: Generator) -> list[ExampleSet]:
-        """Some of the sets that `test` scores, and how to draw them; none unless the experiment says how.
+    def example_sets(self, seed: int, count: int, generator: Generator) -> list[ExampleSet]:
+        """Some of the test sets, with drawings for the explorer; empty if the experiment defines none.
 
         Args:
-            seed: of the training, as `trials` has it.
-            count: at most so many.
-            generator: decides which.
+            seed: seed of the training, as in `trials`.
+            count: maximum number of sets.
+            generator: random generator that selects the sets.
         """
         return []
 
     @classmethod
     @abstractmethod
     def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
-        """The paper's figures by name, drawn from recorded results."""
+        """Figures by name, drawn from recorded results."""
 
 
 @dataclass(frozen=True)
 class CrossValidated(Experiment):
-    """An experiment on few data: each seed deals them into folds, and every fold is tested on once."""
+    """Experiment with cross-validation: each seed splits the data into folds, each fold is tested once."""
 
     folds: int = 5
-    """Into how many parts the data are dealt; each is tested on by a model trained on all the others."""
+    """Number of cross-validation folds."""
 
     def __post_init__(self) -> None:
-        """Refuse absurd values."""
+        """Validate the fields."""
         super().__post_init__()
         if self.folds < 2:
             raise ValueError(f"folds must be at least 2, got {self.folds}")
 
     def trials(self, seed: int) -> Mapping[str, int]:
-        """A training a fold; its seed tells both the deal and the fold, see `fold`."""
+        """One training per fold; its seed encodes the split and the fold, see `fold`."""
         return {f"fold-{fold}": seed * self.folds + fold for fold in range(self.folds)}
 
-    def at_most(self, there: int, what: str) -> None:
-        """Refuse more folds than there are things to deal."""
-        if self.folds > there:
-            raise ValueError(f"folds must be at most {there}, the number of {what}, got {self.folds}")
+    def check_folds(self, available: int, what: str) -> None:
+        """Raise ValueError if there are more folds than items to split."""
+        if self.folds > available:
+            raise ValueError(f"folds must be at most {available}, the number of {what}, got {self.folds}")
 
     def fold(self, seed: int) -> tuple[int, int]:
-        """The deal and the fold within it that a training's seed stands for."""
+        """Split seed and fold number that the seed of a training encodes."""
         return divmod(seed, self.folds)
 
     def validation(self, seed: int) -> None:
-        """Nothing is set aside: with so few data all of the other folds are trained on."""
+        """No validation data: all other folds are used for training, because data are scarce."""
 
 
-def some(there: int, count: int, generator: Generator) -> list[int]:
-    """At most ``count`` of so many things, drawn at random; their numbers, in order."""
+def random_indices(size: int, count: int, generator: Generator) -> list[int]:
+    """At most ``count`` random indices below ``size``, sorted."""
     import torch
 
-    return sorted(torch.randperm(there, generator=generator)[:count].tolist())
+    return sorted(torch.randperm(size, generator=generator)[:count].tolist())

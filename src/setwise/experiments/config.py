@@ -1,4 +1,4 @@
-"""Configurations on record, compared with those of today."""
+"""Compare recorded configurations with current ones."""
 
 import json
 from collections.abc import Mapping
@@ -7,51 +7,51 @@ from typing import Any
 
 from setwise.experiments.base import Experiment
 
-NO_MATTER = {"threads", "evaluations", "checkpoint_seconds", "tensorboard"}
+IGNORED_FIELDS = {"threads", "evaluations", "checkpoint_seconds", "tensorboard"}
 
 
 def settings(result: Mapping[str, Any], experiment: type[Experiment]) -> str:
-    """What a result was made with, but for what is varied and what does not change it, as text.
+    """Configuration of a result as JSON, without the varied field and fields that do not affect the result.
 
-    Results that differ here are no repetitions of each other.
+    Results are repetitions of each other only if this is equal.
     """
-    config = filled(result.get("config", {}), asdict(experiment()))
-    return json.dumps(_kept(config, NO_MATTER | {experiment.varied}), sort_keys=True)
+    config = with_defaults(result.get("config", {}), asdict(experiment()))
+    return json.dumps(_without(config, IGNORED_FIELDS | {experiment.varied}), sort_keys=True)
 
 
-def _kept(config: Any, without: set[str]) -> Any:
+def _without(config: Any, without: set[str]) -> Any:
     if not isinstance(config, Mapping):
         return config
-    return {key: _kept(value, without) for key, value in config.items() if key not in without}
+    return {key: _without(value, without) for key, value in config.items() if key not in without}
 
 
-def filled(found: Any, defaults: Mapping[str, Any]) -> Any:
-    """A configuration on record, with the defaults of fields that are younger than it."""
-    if not isinstance(found, Mapping):
-        return found
-    missing = {key: value for key, value in defaults.items() if key not in found}
+def with_defaults(config: Any, defaults: Mapping[str, Any]) -> Any:
+    """Add the defaults of fields that a recorded configuration lacks because they were introduced later."""
+    if not isinstance(config, Mapping):
+        return config
+    missing = {key: value for key, value in defaults.items() if key not in config}
     inner = {
-        key: filled(found[key], value)
+        key: with_defaults(config[key], value)
         for key, value in defaults.items()
-        if key in found and isinstance(value, Mapping)
+        if key in config and isinstance(value, Mapping)
     }
-    return {**missing, **found, **inner}
+    return {**missing, **config, **inner}
 
 
-def difference(found: Any, wanted: Mapping[str, Any], prefix: str = "") -> str:
-    """The first field in which two configurations differ, and how.
+def difference(first: Any, second: Mapping[str, Any], prefix: str = "") -> str:
+    """Describe the first field in which two configurations differ; empty if they are equal.
 
     >>> difference({"steps": 3}, {"steps": 4})
-    'steps is 3 there and 4 here'
+    'steps differs: 3 and 4'
     """
-    if not isinstance(found, Mapping):
+    if not isinstance(first, Mapping):
         return "unreadable"
-    for key in [*wanted, *found]:
-        if key not in wanted:
-            return f"{prefix}{key} is {found[key]} there and unknown here"
-        if isinstance(wanted[key], Mapping) and isinstance(found.get(key), Mapping):
-            if inner := difference(found[key], wanted[key], f"{prefix}{key}."):
+    for key in [*second, *first]:
+        if key not in second:
+            return f"unknown field {prefix}{key} = {first[key]}"
+        if isinstance(second[key], Mapping) and isinstance(first.get(key), Mapping):
+            if inner := difference(first[key], second[key], f"{prefix}{key}."):
                 return inner
-        elif found.get(key) != wanted[key]:
-            return f"{prefix}{key} is {found.get(key)} there and {wanted[key]} here"
+        elif first.get(key) != second[key]:
+            return f"{prefix}{key} differs: {first.get(key)} and {second[key]}"
     return ""

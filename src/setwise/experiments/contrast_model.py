@@ -1,4 +1,4 @@
-"""Our own model, as the experiments have it: contrast blocks behind an encoder of theirs."""
+"""DMPS with contrast blocks, as used by several experiments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def contrast_dmps(encoder: nn.Module, dim: int, out_dim: int) -> sw.DMPS:
-    """A row-normalised kernel, three contrast blocks, maximum beside mean, and a head with dropout.
+    """Row-normalised kernel, three contrast blocks, max and mean pooling, and a head with dropout.
 
     Args:
         encoder: ``(x, mask) → [b, n, dim]``.

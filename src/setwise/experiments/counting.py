@@ -1,8 +1,8 @@
-"""Counting unique characters: how many different ones are among six to ten drawings?
+"""Counting unique characters: how many different characters are among six to ten drawings?
 
-The paper's second experiment (table 1, figure 3, and the appendix): four convolutions with pooling take a
-drawing of 105 × 105 pixels to 160 features, three blocks with a 256 / 512 deep kernel pass messages, and
-the maximum over the set gives the rate of a Poisson law.
+The paper's second experiment (table 1, figure 3, appendix): four convolutions with pooling map a drawing of
+105 × 105 pixels to 160 features, three blocks with a 256 / 512 deep kernel pass messages, and the maximum
+over the set gives the rate of a Poisson distribution.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statistics import fmean, geometric_mean
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import setwise as sw
-from setwise.experiments.base import ExampleSet, Experiment, some
+from setwise.experiments.base import ExampleSet, Experiment, random_indices
 from setwise.training.config import Training
 
 if TYPE_CHECKING:
@@ -30,35 +30,35 @@ if TYPE_CHECKING:
 VALIDATION_SETS, VALIDATION_POOLS = 2_000, 8
 TEST_BATCH = 100
 SIZES = range(6, 11)
-EXAMPLE = (9, 3)  # images and characters of the set that the paper shows
+EXAMPLE = (9, 3)  # numbers of images and characters of the example set in the paper
 
 
 @dataclass(frozen=True)
 class Counting(Experiment):
-    """Count the different characters in sets of handwritten ones."""
+    """Count the different characters in sets of handwritten characters."""
 
     split: Literal["image", "character"] = "image"
-    """Test on other drawings of the characters (the paper), or on other characters (Set Transformer)."""
+    """Test on new drawings of the training characters (the paper), or on new characters (Set Transformer)."""
     batch: Literal["pool", "fresh"] = "pool"
-    """Draw the sets of a batch from a pool of drawings, or each from all drawings (the paper)."""
+    """Draw the sets of a batch from a pool of drawings (pool) or from all drawings (fresh, the paper)."""
     sets: int = 128
-    """Sets in a batch; the paper takes 32."""
+    """Sets per batch; 32 in the paper."""
     pool_characters: int = 16
-    """Characters in the pool of a batch, ten drawings each."""
+    """Characters in the pool of a batch, with ten drawings each."""
     distortion: float = 0.0
-    """How much to distort training drawings at random; the paper does not."""
+    """Strength of random distortions of training drawings; 0 in the paper."""
     rotation: bool = False
-    """Turn each character of a pool by 0, 90, 180 or 270° at random: new characters; the paper does not."""
+    """Rotate each character of a pool by a random multiple of 90° to create new ones; not in the paper."""
     test_sets: int = 10_000
-    """Sets to test on."""
+    """Number of test sets."""
     training: Training = field(
         default_factory=lambda: Training(
             steps=20_000, optimizer="adamw", lr=1e-3, weight_decay=0.3, schedule="cosine", evaluations=40
         )
     )
-    """How each row is trained; the paper takes 200,000 batches of 32 sets at a rate of 0.0001."""
+    """Training configuration of each row; the paper: 200,000 batches of 32 sets, learning rate 0.0001."""
     threads: int | None = 1
-    """CPU threads; two runs side by side gain more from two cores than one run does."""
+    """CPU threads; two parallel runs with one thread each are faster than one run with two."""
 
     name: ClassVar[str] = "counting"
     varied: ClassVar[str] = "split"
@@ -84,7 +84,7 @@ class Counting(Experiment):
     ABLATION: ClassVar[tuple[str, ...]] = (
         "softmax-k", "sum-pooling", "xavier", "fixed-sigma", "two-layers", "fresh",
     )  # fmt: skip
-    """Rows that change D-DMPS w/ FDC in one thing."""
+    """Rows that change one part of D-DMPS w/ FDC."""
     PAPER: ClassVar[Mapping[str, tuple[float, float | None] | None]] = {
         "deepsets-mean": (0.4617, 0.0076),
         "deepsets-max": (0.4359, 0.0077),
@@ -100,23 +100,23 @@ class Counting(Experiment):
         **dict.fromkeys(ABLATION),
     }
     COLUMNS: ClassVar[Mapping[str, str]] = {
-        "accuracy_round": "Rounded",
+        "accuracy_round": "Accuracy (rounded)",
         "weight_ratio": "Same / different",
         "kernel_same": "K same",
         "kernel_different": "K different",
-        "graph.effective_neighbours": "Neighbours",
+        "graph.effective_neighbours": "Effective neighbours",
         "graph.sigma": "σ",
         "graph.gamma": "γ",
     }
 
     def __post_init__(self) -> None:
-        """Refuse absurd values."""
+        """Validate the fields."""
         super().__post_init__()
         for name, least in (("sets", 1), ("pool_characters", 10), ("test_sets", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if self.rotation and self.batch != "pool":
-            raise ValueError(f"rotation turns the characters of a pool, got batch={self.batch!r}")
+            raise ValueError(f"rotation requires batch='pool', got batch={self.batch!r}")
         if not 0 <= self.distortion <= 1:
             raise ValueError(f"distortion must lie between 0 and 1, got {self.distortion}")
         for name, choices in (("split", ("image", "character")), ("batch", ("pool", "fresh"))):
@@ -125,15 +125,15 @@ class Counting(Experiment):
 
     @property
     def data(self) -> str:
-        """Which data the experiment really uses."""
+        """Name of the data set that is used."""
         return _characters().name
 
     def task(self, row: str) -> sw.Count:
-        """Poisson regression as in the paper, or a robust one; decoded by the mode."""
+        """Poisson regression as in the paper, or robust regression for distinct rows; decoded by the mode."""
         return sw.tasks.RobustCount() if row.startswith("distinct") else sw.Count()
 
     def model(self, row: str, seed: int) -> nn.Module:
-        """The appendix's architecture with the row's own blocks, graph and pool."""
+        """The appendix's architecture with the blocks, graph and pool of the row."""
         from setwise.experiments.counting_models import build
 
         first, _ = self.batches(seed)(1)
@@ -150,13 +150,13 @@ class Counting(Experiment):
             else:
                 batch, y = part.pool_batch(self.sets, generator, characters=self.pool_characters)
             if self.rotation:
-                batch = _rotated(batch, generator, self.pool_characters)
-            return _distorted(batch, generator, self.distortion) if self.distortion else batch, y
+                batch = _rotate_characters(batch, generator, self.pool_characters)
+            return _distort_batch(batch, generator, self.distortion) if self.distortion else batch, y
 
         return batch
 
     def validation(self, seed: int) -> list[Batch]:
-        """Sets of training drawings that are set aside, the same for every seed."""
+        """Sets of held-out training drawings, the same for every seed."""
         part = self._sets("validation")
         return [
             part.pool_batch(
@@ -168,41 +168,45 @@ class Counting(Experiment):
         ]
 
     def test(self, model: nn.Module, seed: int) -> dict[str, Any]:
-        """Accuracy in both decodings, how well the latent graph tells characters apart, and two examples."""
+        """Accuracy of both decodings, graph weights between equal and different characters, two examples."""
         import torch
 
         from setwise.training.loop import outputs
 
-        part, tested = self._sets("test"), self._tested()
-        out, y = outputs(model, ((sw.SetBatch(part.images(numbers), mask), y) for numbers, mask, y in tested))
+        part, batches = self._sets("test"), self._test_sets()
+        out, y = outputs(
+            model, ((sw.SetBatch(part.images(numbers), mask), y) for numbers, mask, y in batches)
+        )
         scores: dict[str, Any] = dict(sw.Count().score(out, y))
         if isinstance(model, sw.DMPS) and isinstance(model.graph, sw.LatentGraph):
-            numbers = torch.cat([numbers for numbers, _, _ in tested])
-            scores |= _weights(model, part, numbers, out, y)
+            numbers = torch.cat([numbers for numbers, _, _ in batches])
+            scores |= _graph_scores(model, part, numbers, out, y)
         return scores
 
-    def exhibits(self, seed: int, count: int, generator: Generator) -> list[ExampleSet]:
-        """Sets of test drawings, drawn as they are; the colour tells the character."""
+    def example_sets(self, seed: int, count: int, generator: Generator) -> list[ExampleSet]:
+        """Sets of test drawings, coloured by character."""
         part = self._sets("test")
-        sets = [(row[real], int(y)) for batch in self._tested() for row, real, y in zip(*batch, strict=True)]
+        sets = [
+            (row[real], int(y)) for batch in self._test_sets() for row, real, y in zip(*batch, strict=True)
+        ]
         return [
-            ExampleSet(part.images(numbers), y, partial(_drawn, i, numbers))
-            for i in some(len(sets), count, generator)
+            ExampleSet(part.images(numbers), y, partial(_shown_set, i, numbers))
+            for i in random_indices(len(sets), count, generator)
             for numbers, y in [sets[i]]
         ]
 
     @classmethod
     def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
-        """Figure 3, the latent graph over nine drawings; and loss and graph of each row over training."""
+        """Figure 3 (latent graphs over nine drawings), and loss and effective neighbours during training."""
         figures = {}
-        if shown := [r for r in results if "examples" in r]:
-            figures["counting-graph"] = _graph_figure(shown, cls.ROWS)
-        if watched := [r for r in results if "history" in r]:
-            figures["counting-training"] = _training_figure(watched, cls.ROWS)
+        if with_examples := [r for r in results if "examples" in r]:
+            figures["counting-graph"] = _graph_figure(with_examples, cls.ROWS)
+        if with_history := [r for r in results if "history" in r]:
+            figures["counting-training"] = _training_figure(with_history, cls.ROWS)
         return figures
 
-    def _tested(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """The drawings of the test sets by number, their masks and their counts, batch by batch."""
+    def _test_sets(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Drawing numbers, mask and count of each batch of test sets."""
         part = self._sets("test")
         return [
             part.sample(min(TEST_BATCH, self.test_sets - i), sw.training.generator("counting", "test", i))
@@ -215,8 +219,8 @@ class Counting(Experiment):
         return CharacterSets(_characters(), getattr(_split(self.split), name))
 
 
-def _rotated(batch: sw.SetBatch, generator: Generator, characters: int) -> sw.SetBatch:
-    """The batch with all drawings of a character turned alike, by 0, 90, 180 or 270 degrees."""
+def _rotate_characters(batch: sw.SetBatch, generator: Generator, characters: int) -> sw.SetBatch:
+    """Rotate all drawings of a character by the same random multiple of 90°."""
     import torch
 
     assert isinstance(batch.x, sw.Shared)
@@ -227,8 +231,8 @@ def _rotated(batch: sw.SetBatch, generator: Generator, characters: int) -> sw.Se
     return sw.SetBatch(sw.Shared(values.flatten(0, 1), batch.x.index), batch.mask)
 
 
-def _distorted(batch: sw.SetBatch, generator: Generator, strength: float) -> sw.SetBatch:
-    """The batch with each of its drawings distorted once."""
+def _distort_batch(batch: sw.SetBatch, generator: Generator, strength: float) -> sw.SetBatch:
+    """Distort each drawing of the batch once."""
     from setwise.experiments.data.distortion import distort
 
     if isinstance(batch.x, sw.Shared):
@@ -252,8 +256,8 @@ def _split(by: str) -> Split:
     return {"image": split_by_image, "character": split_by_character}[by](_characters())
 
 
-def _drawn(i: int, numbers: Tensor) -> ShownSet:
-    """Drawings in black on white, side by side until a graph is known."""
+def _shown_set(i: int, numbers: Tensor) -> ShownSet:
+    """Black drawings on white, in a grid until a graph layout is known."""
     from setwise.inspection.explorer.content import ShownSet
     from setwise.inspection.explorer.layout import grid
 
@@ -272,14 +276,16 @@ def _drawn(i: int, numbers: Tensor) -> ShownSet:
     )
 
 
-def _weights(model: sw.DMPS, part: CharacterSets, numbers: Tensor, out: Tensor, y: Tensor) -> dict[str, Any]:
-    """Mean weight and kernel between drawings of one character and of two, and two sets with graphs."""
+def _graph_scores(
+    model: sw.DMPS, part: CharacterSets, numbers: Tensor, out: Tensor, y: Tensor
+) -> dict[str, Any]:
+    """Mean weight and kernel between drawings of equal and different characters; two example graphs."""
     import torch
 
     mask = numbers >= 0
     graphs = [
-        _graph(model, part.images(some), real)
-        for some, real in zip(numbers.split(TEST_BATCH), mask.split(TEST_BATCH), strict=True)
+        _kernel_and_weights(model, part.images(chunk), real)
+        for chunk, real in zip(numbers.split(TEST_BATCH), mask.split(TEST_BATCH), strict=True)
     ]
     K, W = (torch.cat(matrices) for matrices in zip(*graphs, strict=True))
     character = numbers // part.characters.drawings
@@ -292,10 +298,10 @@ def _weights(model: sw.DMPS, part: CharacterSets, numbers: Tensor, out: Tensor, 
     }
 
     rate = out.squeeze(1).exp()
-    shown = (mask.sum(1) == EXAMPLE[0]) & (y == EXAMPLE[1])
+    candidates = (mask.sum(1) == EXAMPLE[0]) & (y == EXAMPLE[1])
     right = sw.Count(decode="round").predict(out) == y
     examples = {}
-    for name, chosen in (("right", shown & right), ("wrong", shown & ~right)):
+    for name, chosen in (("right", candidates & right), ("wrong", candidates & ~right)):
         if chosen.any():
             i = int(chosen.nonzero()[0])
             real = mask[i]
@@ -308,8 +314,8 @@ def _weights(model: sw.DMPS, part: CharacterSets, numbers: Tensor, out: Tensor, 
     return scores | {"examples": examples}
 
 
-def _graph(model: sw.DMPS, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The kernel K and the weights W over some sets."""
+def _kernel_and_weights(model: sw.DMPS, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Kernel K and weights W of a batch of sets."""
     import torch
 
     assert isinstance(model.graph, sw.LatentGraph)
@@ -322,7 +328,7 @@ def _graph(model: sw.DMPS, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _graph_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, str]) -> Figure:
-    """Figure 3: a set of nine drawings of three characters counted right, and one counted wrong."""
+    """Figure 3: a set of nine drawings of three characters, predicted correctly, and another, wrongly."""
     import torch
     from matplotlib.figure import Figure
 
@@ -330,7 +336,7 @@ def _graph_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, str])
 
     characters, data = _characters(), results[0]["data"]
     if not data.startswith(characters.name):
-        raise FileNotFoundError(f"the drawings of {data!r} are not at hand, only {characters.name!r}")
+        raise FileNotFoundError(f"the figure needs the drawings of {data!r}, found only {characters.name!r}")
     names = [row for row in ("d-dmps-fdc", "distinct-wide") if any(r["row"] == row for r in results)]
     chosen = [
         max((r for r in results if r["row"] == row), key=lambda r: (r["budget"]["steps"], -r["seed"]))
@@ -350,24 +356,25 @@ def _graph_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, str])
                 groups=(drawings // characters.drawings).tolist(),
                 ax=ax,
             )
-            ax.set_title(f"Counted {name}: {example['count']} characters, λ = {example['rate']:.2f}")
+            outcome = "Correct" if name == "right" else "Wrong"
+            ax.set_title(f"{outcome} prediction: {example['count']} characters, λ = {example['rate']:.2f}")
     return figure
 
 
-def _least_loss() -> float:
-    """The expected Poisson loss of a model whose rate is each set's count: E[c − c log c + log c!]."""
+def _minimum_loss() -> float:
+    """Expected Poisson loss if the predicted rate equals each set's count: E[c − c log c + log c!]."""
     return fmean(fmean(c - c * log(c) + lgamma(c + 1) for c in range(1, n + 1)) for n in SIZES)
 
 
 def _training_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, str]) -> Figure:
-    """Validation loss and effective neighbours over training, of each row's longest run."""
+    """Validation loss and effective neighbours during training, for the longest run of each row."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     loss, neighbours = figure.subplots(1, 2)
     for row, label in rows.items():
         runs = [r for r in results if r["row"] == row and r["config"]["split"] == "image"]
-        if not runs or row.startswith("distinct"):  # another loss
+        if not runs or row.startswith("distinct"):  # trained with a different loss
             continue
         longest = max(runs, key=lambda r: (r["budget"]["steps"], -r["seed"]))
         history = longest["history"]
@@ -376,10 +383,10 @@ def _training_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, st
         if "effective_neighbours" in history[-1]:
             values = [entry["effective_neighbours"] for entry in history]
             neighbours.plot(steps, values, color=line.get_color())
-    least, uniform = _least_loss(), geometric_mean(SIZES)
+    minimum, uniform = _minimum_loss(), geometric_mean(SIZES)
     for ax, height, text in (
-        (loss, least, "every rate is the count"),
-        (neighbours, 1, "identity"),
+        (loss, minimum, "rate = true count"),
+        (neighbours, 1, "identity graph"),
         (neighbours, uniform, "uniform graph"),
     ):
         ax.axhline(height, color="0.7", linewidth=1)

@@ -1,4 +1,4 @@
-"""Classifying Gaussian sets: does the latent graph find the one correlated pair?
+"""Classifying Gaussian sets: does the latent graph find the correlated pair?
 
 The paper's first experiment (section 5.1, figure 2, and the appendix): five scalars from N(0, I) or from
 N(0, Σ) with correlation ρ between the second and the fourth; FL(1, 32), three message passing layers with
@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import setwise as sw
-from setwise.experiments.base import ExampleSet, Experiment, some
+from setwise.experiments.base import ExampleSet, Experiment, random_indices
 from setwise.training.config import Training
 
 if TYPE_CHECKING:
@@ -34,17 +34,17 @@ class Gaussian(Experiment):
     """Classify sets of five numbers by whether two of them are correlated."""
 
     rho: float = 0.95
-    """Correlation of the second and the fourth element in class 1."""
+    """Correlation of the second and fourth element in class 1."""
     test_sets: int = 200_000
-    """Fresh sets to test on, half a class."""
+    """Number of test sets, half of them in each class."""
     training: Training = field(
         default_factory=lambda: Training(
             steps=30_000, lr=1e-3, schedule="plateau", plateau_factor=0.9, plateau_patience=1
         )
     )
-    """How each row is trained; the paper takes 120,000 batches."""
+    """Training configuration of each row; 120,000 batches in the paper."""
     threads: int | None = 1
-    """CPU threads; the model is too small to gain from a second one."""
+    """CPU threads; the model is too small to benefit from more than one."""
 
     name: ClassVar[str] = "gaussian"
     varied: ClassVar[str] = "rho"
@@ -58,7 +58,7 @@ class Gaussian(Experiment):
     }
 
     def __post_init__(self) -> None:
-        """Refuse absurd values."""
+        """Validate the fields."""
         super().__post_init__()
         if not 0 <= self.rho < 1:
             raise ValueError(f"rho must be at least 0 and below 1, got {self.rho}")
@@ -67,7 +67,7 @@ class Gaussian(Experiment):
 
     @property
     def data(self) -> str:
-        """Which data the experiment really uses."""
+        """Name of the data set that is used."""
         return "synthetic: fresh draws from N(0, I) and N(0, Σ)"
 
     def task(self, row: str) -> sw.Binary:
@@ -75,7 +75,7 @@ class Gaussian(Experiment):
         return sw.Binary()
 
     def model(self, row: str, seed: int) -> sw.DMPS:
-        """The appendix's architecture; DeepSets is the same without messages."""
+        """The appendix's architecture; DeepSets is the same without message passing."""
         model = sw.DMPS.build(
             in_dim=1,
             out_dim=1,
@@ -91,15 +91,15 @@ class Gaussian(Experiment):
         return model.initialize_bandwidth(first.x)
 
     def batches(self, seed: int) -> Batches:
-        """64 fresh sets of each class a batch."""
+        """64 new sets of each class per batch."""
         return lambda step: self._sample(2 * HALF_BATCH, "train", seed, step)
 
     def validation(self, seed: int) -> list[Batch]:
-        """Twenty thousand sets of their own."""
+        """20,000 validation sets."""
         return [self._sample(TEST_BATCH, "validation", seed, i) for i in range(2)]
 
     def test(self, model: nn.Module, seed: int) -> dict[str, Any]:
-        """Accuracy beside that of the best invariant classifier, and the mean kernel of each class."""
+        """Accuracy, Bayes limit of invariant classifiers, and the mean kernel matrix of each class."""
         import torch
 
         from setwise.experiments.data.gaussian import bayes_logits
@@ -121,20 +121,20 @@ class Gaussian(Experiment):
 
     @property
     def classes(self) -> tuple[str, str]:
-        """What the sets are drawn from."""
+        """Distributions of the two classes."""
         return "N(0, I)", "N(0, Σ)"
 
-    def exhibits(self, seed: int, count: int, generator: Generator) -> list[ExampleSet]:
-        """Fresh sets, drawn by the values of their elements."""
+    def example_sets(self, seed: int, count: int, generator: Generator) -> list[ExampleSet]:
+        """Test sets, drawn by the values of their elements."""
         batch, y = self._sample(min(TEST_BATCH, self.test_sets), "test", 0)
         return [
-            ExampleSet(batch.elements[i], int(y[i]), partial(_drawn, i, batch.elements[i], int(y[i])))
-            for i in some(len(y), count, generator)
+            ExampleSet(batch.elements[i], int(y[i]), partial(_shown_set, i, batch.elements[i], int(y[i])))
+            for i in random_indices(len(y), count, generator)
         ]
 
     @classmethod
     def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
-        """Figure 2: the mean kernel of either class, and accuracy against ρ with its limit."""
+        """Figure 2: mean kernel matrix of each class, and accuracy against ρ with the Bayes limit."""
         figures = {"gaussian-accuracy": _accuracy_figure(results, cls.ROWS)}
         if with_kernel := [r for r in results if "kernel" in r]:
             figures["gaussian-kernel"] = _kernel_figure(with_kernel)
@@ -147,8 +147,8 @@ class Gaussian(Experiment):
         return sw.SetBatch(x), y
 
 
-def _drawn(i: int, x: Tensor, y: int) -> ShownSet:
-    """Five dots by their values; the colour tells the pair that is correlated."""
+def _shown_set(i: int, x: Tensor, y: int) -> ShownSet:
+    """Five points on a line, placed by value; the colour marks the correlated pair."""
     from setwise.experiments.data.gaussian import PAIR, SIZE
     from setwise.inspection.explorer.content import ShownSet
     from setwise.inspection.explorer.layout import line
@@ -167,14 +167,14 @@ def _drawn(i: int, x: Tensor, y: int) -> ShownSet:
 
 
 def _deep_kernel(model: sw.DMPS) -> Callable[[Tensor], Tensor]:
-    """The learned kernel matrix as a function of raw sets."""
+    """Learned kernel matrix as a function of raw sets."""
     graph = model.graph
     assert isinstance(graph, sw.LatentGraph)
     return lambda x: graph.similarity(model.encoder(x.to(graph.log_sigma)))
 
 
 def _plain_kernel(batches: Sequence[Batch]) -> Callable[[Tensor], Tensor]:
-    """A Gaussian kernel of the raw numbers, σ at their median distance: what no learning gives."""
+    """Gaussian kernel of the raw values with σ at their median distance: a baseline without learning."""
     from setwise.functional import median_distance
 
     sigma = median_distance(batches[0][0].elements)
@@ -182,7 +182,7 @@ def _plain_kernel(batches: Sequence[Batch]) -> Callable[[Tensor], Tensor]:
 
 
 def _mean_kernels(kernel: Callable[[Tensor], Tensor], batches: Sequence[Batch]) -> Tensor:
-    """The mean kernel matrix of each class, N(0, I) first."""
+    """Mean kernel matrix of each class, N(0, I) first."""
     import torch
 
     from setwise.experiments.data.gaussian import SIZE
@@ -195,7 +195,7 @@ def _mean_kernels(kernel: Callable[[Tensor], Tensor], batches: Sequence[Batch]) 
 
 
 def _kernel_scores(means: Tensor) -> dict[str, Any]:
-    """The mean kernels, and how far the correlated pair stands out of the rest in each."""
+    """Mean kernel matrices, and the kernel at the correlated pair relative to the mean of other pairs."""
     import torch
 
     from setwise.experiments.data.gaussian import PAIR, SIZE
@@ -211,7 +211,7 @@ def _kernel_scores(means: Tensor) -> dict[str, Any]:
 
 
 def _kernel_figure(results: Sequence[Mapping[str, Any]]) -> Figure:
-    """Figures 2a and 2b, at the recorded ρ nearest to the paper's 0.95 and the largest budget for it."""
+    """Figures 2a and 2b, at the recorded ρ closest to the paper's 0.95, with the largest budget."""
     from matplotlib.figure import Figure
 
     from setwise.inspection.plots import kernel_heatmap
@@ -229,12 +229,12 @@ def _kernel_figure(results: Sequence[Mapping[str, Any]]) -> Figure:
         ax.set_title(title)
     figure.colorbar(image, ax=figure.axes, label="mean kernel K", shrink=0.8)
     runs = f"{len(kernels)} run{'s' if len(kernels) > 1 else ''} of {steps:,} batches"
-    figure.suptitle(f"What the latent graph found, ρ = {rho:g} ({runs})")
+    figure.suptitle(f"Mean learned kernel, ρ = {rho:g} ({runs})")
     return figure
 
 
 def _accuracy_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, str]) -> Figure:
-    """Figure 2c, at the budget with the most values of ρ, with the limit of all invariant classifiers."""
+    """Figure 2c at the budget with the most values of ρ, with the Bayes limit of invariant classifiers."""
     from matplotlib.figure import Figure
 
     from setwise.experiments.data.gaussian import bayes_accuracy
@@ -255,6 +255,6 @@ def _accuracy_figure(results: Sequence[Mapping[str, Any]], rows: Mapping[str, st
             accuracy_curve(points, ax=ax, label=label, style="o-")
     ax.axhline(0.5, color="0.7", linewidth=1, label="chance")
     ax.set(xlabel="correlation ρ", ylabel="test accuracy")
-    ax.set_title(f"Gaussian sets, {steps:,} batches a run")
+    ax.set_title(f"Gaussian sets, {steps:,} batches per run")
     ax.legend(frameon=False)
     return figure

@@ -1,9 +1,9 @@
-"""Telling malignant tissue from benign by the patches of an image, with one label for all of them.
+"""Classifying breast tissue as malignant or benign from the patches of an image, with one label per image.
 
-The paper's fourth experiment (table 3 and the appendix): two convolutions, FL(1728, 512), FL(512, 512), three
-blocks with a 512 / 1024 deep kernel, a pool, FL(512, 1). As there are 58 images only, all of them are tested
-on, by cross-validation; folds are dealt by image, as the paper does, or by slide, so that no slide is both
-trained and tested on.
+The paper's fourth experiment (table 3 and appendix): two convolutions, FL(1728, 512), FL(512, 512), three
+blocks with a 512 / 1024 deep kernel, a pool, FL(512, 1). With only 58 images, all of them are tested by
+cross-validation. Folds are split by image, as in the paper, or by slide, so that the images of a slide are
+never in both training and test data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import setwise as sw
-from setwise.experiments.base import CrossValidated, ExampleSet, some
+from setwise.experiments.base import CrossValidated, ExampleSet, random_indices
 from setwise.experiments.contrast_model import contrast_dmps
 from setwise.experiments.scores import standard_error, values
 from setwise.training.config import Training
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 DIM, HIDDEN = 512, (512, 1024)
 SCHEMES = ("image", "slide")
-EXAMPLES = (  # to be drawn with the weight of each patch; the first of each class in other data
+EXAMPLES = (  # images of the heat-map figure; other data sets use the first two images of each class
     "ytma12_010804_benign3_ccd",
     "ytma10_010704_benign2_ccd",
     "ytma23_022103_malignant2_ccd",
     "ytma49_042403_malignant2_ccd",
 )
 NEIGHBOURS = 12
-SHOWN = (  # of each kind, the first that there is; not ours, whose layer norms bend the gradient's path
+FIGURE_ROWS = (  # first available row of each kind; layer norms make gradients of contrast rows unreliable
     ("gated-attention", "attention"),
     ("d-dmps-ldc", "d-dmps-fdc", "r-dmps", "v-dmps"),
 )
@@ -47,18 +47,18 @@ SHOWN = (  # of each kind, the first that there is; not ours, whose layer norms 
 
 @dataclass(frozen=True)
 class Histology(CrossValidated):
-    """Tell malignant breast tissue from benign by its patches."""
+    """Classify breast tissue as malignant or benign from patches."""
 
     by: Literal["image", "slide"] = "image"
-    """What is dealt into folds: single images, as in the paper, or whole slides."""
+    """Split folds by image, as in the paper, or by slide."""
     patches: int = 64
-    """Patches drawn from an image for a batch, which makes it that much quicker; the paper takes all 672."""
+    """Random patches per training image; fewer are faster; the paper uses all 672."""
     stain: float = 0.0
-    """How much stronger or weaker stains are made in training, below 1; the paper leaves them as they are."""
+    """Range of the random change in stain strength in training, in [0, 1); 0 in the paper."""
     training: Training = field(default_factory=lambda: Training(steps=3000, lr=1e-4, evaluations=6))
-    """How each fold is trained."""
+    """Training configuration of each fold."""
     threads: int | None = 1
-    """CPU threads; two runs side by side gain more from two cores than one run does."""
+    """CPU threads; two parallel runs with one thread each are faster than one run with two."""
 
     name: ClassVar[str] = "histology"
     varied: ClassVar[str] = "by"
@@ -84,11 +84,11 @@ class Histology(CrossValidated):
         "d-dmps-ldc": (0.836, 0.023),
         "contrast": None,
     }
-    """With folds by image."""
+    """Folds by image."""
     COLUMNS: ClassVar[Mapping[str, str]] = {"auc": "AUC"}
 
     def __post_init__(self) -> None:
-        """Refuse absurd values."""
+        """Validate the fields."""
         super().__post_init__()
         if self.by not in SCHEMES:
             raise ValueError(f"by must be one of {', '.join(SCHEMES)}, got {self.by!r}")
@@ -98,8 +98,8 @@ class Histology(CrossValidated):
             raise ValueError(f"stain must be at least 0 and below 1, got {self.stain}")
 
     @classmethod
-    def fault(cls, result: Mapping[str, Any]) -> str | None:
-        """What else is wrong with a result."""
+    def result_error(cls, result: Mapping[str, Any]) -> str | None:
+        """Describe what is wrong with a result; None if it is valid."""
         if result["by"] not in SCHEMES:
             return f"by must be one of {', '.join(SCHEMES)}, got {result['by']!r}"
         for fold in result["folds"]:
@@ -108,27 +108,29 @@ class Histology(CrossValidated):
                 return "a fold must have examples and log_odds, got others"
             for name, example in examples.items():
                 if name not in log_odds or not {"method", "importance"} <= set(example):
-                    return f"example {name!r} must have log-odds, a method and importance, got less"
+                    return (
+                        f"example {name!r} must have log_odds, method and importance, got {sorted(example)}"
+                    )
         return None
 
     @classmethod
     def paper(cls, row: str, value: Any) -> tuple[float, float | None] | None:
-        """The paper deals by image."""
+        """The paper splits by image."""
         return cls.PAPER[row] if value == "image" else None
 
     @property
     def data(self) -> str:
-        """Which data the experiment really uses."""
+        """Name of the data set that is used."""
         return _images().name
 
     def task(self, row: str) -> sw.Binary:
-        """Malignant or not."""
+        """Malignant or benign."""
         return sw.Binary()
 
     def model(self, row: str, seed: int) -> nn.Module:
-        """The appendix's architecture with the row's own blocks, or a published baseline."""
+        """The appendix's architecture with the blocks of the row, or a published baseline."""
         train, _ = self._parts(seed)
-        model = ARCHITECTURES[row](*_colours(train))
+        model = ARCHITECTURES[row](*_channel_statistics(train))
         sw.nn.initialize(model, sw.training.generator("weights", seed))
         if isinstance(model, sw.DMPS):
             first, _ = self.batches(seed)(1)
@@ -136,11 +138,11 @@ class Histology(CrossValidated):
         return model
 
     def batches(self, seed: int) -> Batches:
-        """Each image once an epoch, one a batch; its patches turned and mirrored, each by itself."""
+        """Each image once per epoch, one per batch; each patch is randomly rotated and flipped."""
         import torch
 
-        from setwise.experiments.data.histology import turned
-        from setwise.experiments.data.stains import restained
+        from setwise.experiments.data.histology import random_orientation
+        from setwise.experiments.data.stains import random_stain
 
         train, _ = self._parts(seed)
 
@@ -150,48 +152,48 @@ class Histology(CrossValidated):
             x = train.patches[int(index)]
             x = x[torch.randperm(len(x), generator=generator)[: self.patches]]
             if self.stain:
-                x = restained(x, generator, strength=self.stain)
-            return sw.SetBatch(turned(x, generator).unsqueeze(0)), train.labels[index]
+                x = random_stain(x, generator, strength=self.stain)
+            return sw.SetBatch(random_orientation(x, generator).unsqueeze(0)), train.labels[index]
 
         return batch
 
     def test(self, model: nn.Module, seed: int) -> dict[str, Any]:
-        """Accuracy, area under the curve, the output for each image, and which patches of some counted."""
+        """Accuracy, AUC, the log-odds of each image, and the patch importance of the example images."""
         from setwise.training.loop import outputs
 
         _, test = self._parts(seed)
-        out, y = outputs(model, _whole(test))
+        out, y = outputs(model, _test_batches(test))
         scores: dict[str, Any] = dict(sw.Binary().score(out, y))
         log_odds = [round(value, 4) for value in out[:, 0].tolist()]
         scores["log_odds"] = dict(zip(test.names, log_odds, strict=True))
         scores["examples"] = {
-            test.names[i]: _example(model, test.patches[i]) for i in _examples(_images(), test)
+            test.names[i]: _explain_image(model, test.patches[i]) for i in _example_indices(_images(), test)
         }
         return scores
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """What tissue is."""
+        """Class names."""
         return _images().classes
 
-    def exhibits(self, seed: int, count: int, generator: Generator) -> list[ExampleSet]:
-        """Images of the fold with all their patches, each at its place."""
+    def example_sets(self, seed: int, count: int, generator: Generator) -> list[ExampleSet]:
+        """Test images with all their patches at their positions."""
         _, test = self._parts(seed)
         return [
-            ExampleSet(test.patches[i], int(test.labels[i]), partial(_drawn, test, i))
-            for i in some(len(test), count, generator)
+            ExampleSet(test.patches[i], int(test.labels[i]), partial(_shown_set, test, i))
+            for i in random_indices(len(test), count, generator)
         ]
 
     @classmethod
     def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
-        """Which patches counted, which of them are connected, and accuracies beside the paper's."""
+        """Heat maps, neighbours of the most important patch, and accuracies with the paper's."""
         return {"histology": _accuracy_figure(cls, results)} | _tissue_figures(cls, results)
 
     def _parts(self, seed: int) -> tuple[PatchedImages, PatchedImages]:
-        """The images to train on and those of the fold, to test on."""
+        """Training images and test images of the fold."""
         images = _images()
-        self.at_most(len(set(images.slides)) if self.by == "slide" else len(images), f"{self.by}s")
-        return _dealt(self.by, self.folds, *self.fold(seed))
+        self.check_folds(len(set(images.slides)) if self.by == "slide" else len(images), f"{self.by}s")
+        return _fold_split(self.by, self.folds, *self.fold(seed))
 
 
 @cache
@@ -202,7 +204,7 @@ def _images() -> PatchedImages:
 
 
 @cache
-def _dealt(by: str, folds: int, seed: int, fold: int) -> tuple[PatchedImages, PatchedImages]:
+def _fold_split(by: str, folds: int, seed: int, fold: int) -> tuple[PatchedImages, PatchedImages]:
     from setwise.estimators.folds import stratified_folds
 
     images = _images()
@@ -212,16 +214,16 @@ def _dealt(by: str, folds: int, seed: int, fold: int) -> tuple[PatchedImages, Pa
     return images.subset(train), images.subset(test)
 
 
-def _whole(images: PatchedImages) -> list[Batch]:
-    """Each image with all its patches, as it is."""
+def _test_batches(images: PatchedImages) -> list[Batch]:
+    """One batch per image, with all its patches."""
     return [
         (sw.SetBatch(x.unsqueeze(0)), y.unsqueeze(0))
         for x, y in zip(images.patches, images.labels, strict=True)
     ]
 
 
-def _drawn(images: PatchedImages, i: int) -> ShownSet:
-    """An image, and where its patches lie on it."""
+def _shown_set(images: PatchedImages, i: int) -> ShownSet:
+    """Image and positions of its patches."""
     from setwise.inspection.explorer.content import ShownSet
 
     coords, size = images.coords[i], images.size
@@ -235,8 +237,8 @@ def _drawn(images: PatchedImages, i: int) -> ShownSet:
     )
 
 
-def _colours(images: PatchedImages) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of red, green and blue over a sixteenth of the patches."""
+def _channel_statistics(images: PatchedImages) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each colour channel over a sixteenth of the patches."""
     import torch
 
     pixels = torch.cat([patches[::16] for patches in images.patches]).float()
@@ -261,7 +263,7 @@ def _encoder(mean: Tensor, std: Tensor, dim: int = DIM) -> sw.nn.ElementEncoder:
 
 
 def _dmps(mean: Tensor, std: Tensor, **parts: Any) -> sw.DMPS:
-    """The encoder and three SDB(512, 512, 1024, tanh, tanh, tanh, σ, γ) or others; SP(512) is the mean."""
+    """Encoder and three SDB(512, 512, 1024, tanh, tanh, tanh, σ, γ) or variants; SP(512) is the mean."""
     encoder = _encoder(mean, std)
     return sw.DMPS.build(
         3, 1, dim=DIM, hidden=HIDDEN, activation="tanh", pool="mean", encoder=encoder, **parts
@@ -269,12 +271,12 @@ def _dmps(mean: Tensor, std: Tensor, **parts: Any) -> sw.DMPS:
 
 
 def _contrast(mean: Tensor, std: Tensor) -> sw.DMPS:
-    """Ours: the same encoder, a row-normalised kernel, contrast blocks, maximum and mean; half as wide."""
+    """Ours at half the width: same encoder, row-normalised kernel, contrast blocks, max and mean pools."""
     return contrast_dmps(_encoder(mean, std, DIM // 2), DIM // 2, 1)
 
 
 def _pooled(mean: Tensor, std: Tensor, pool: Any) -> sw.nn.PooledMIL:
-    """Ilse et al.'s: the same encoder, attention of width 128 or a plain pool, no blocks."""
+    """Model of Ilse et al.: the same encoder, attention of width 128 or a plain pool, no blocks."""
     return sw.nn.PooledMIL.build(3, 1, dim=DIM, hidden=128, pool=pool, encoder=_encoder(mean, std))
 
 
@@ -291,17 +293,17 @@ ARCHITECTURES: Mapping[str, Callable[[Tensor, Tensor], nn.Module]] = {
 }
 
 
-def _examples(images: PatchedImages, test: PatchedImages) -> list[int]:
-    """Where the images to show are among those to test on; the first two of each class in other data."""
+def _example_indices(images: PatchedImages, test: PatchedImages) -> list[int]:
+    """Indices of the example images in the test data; for other data sets, two images of each class."""
     names: tuple[str, ...] = EXAMPLES
     if not set(EXAMPLES) <= set(images.names):
         of_class = [[n for n, y in zip(images.names, images.labels, strict=True) if y == c] for c in (0, 1)]
-        names = tuple(name for some in of_class for name in some[:2])
+        names = tuple(name for members in of_class for name in members[:2])
     return [i for i, name in enumerate(test.names) if name in names]
 
 
-def _example(model: nn.Module, patches: Tensor) -> dict[str, Any]:
-    """How much each patch counts and, on a latent graph, what the one that counts most is connected to."""
+def _explain_image(model: nn.Module, patches: Tensor) -> dict[str, Any]:
+    """Importance of each patch and, with a latent graph, the neighbours of the most important patch."""
     import torch
 
     from setwise.inspection.importance import importance, strongest_neighbours
@@ -311,25 +313,25 @@ def _example(model: nn.Module, patches: Tensor) -> dict[str, Any]:
     attends = isinstance(getattr(model, "pool", None), sw.nn.AttentionPool)
     method: Any = "attention" if attends else "integrated-gradients"
     values = importance(model, x, method=method)[0]
-    found: dict[str, Any] = {"method": method, "importance": [float(f"{v:.3g}") for v in values.tolist()]}
+    example: dict[str, Any] = {"method": method, "importance": [float(f"{v:.3g}") for v in values.tolist()]}
     if isinstance(model, sw.DMPS):
         chosen = int(values.argmax())
         with eval_mode(model), torch.no_grad():
             W = model.latent_graph(x)
         assert isinstance(W, torch.Tensor)
         index, weights = strongest_neighbours(W[0], chosen, NEIGHBOURS)
-        found["chosen"] = chosen
-        found["neighbours"] = index.tolist()
-        found["weights"] = [float(f"{w:.4g}") for w in weights.tolist()]
-    return found
+        example["chosen"] = chosen
+        example["neighbours"] = index.tolist()
+        example["weights"] = [float(f"{w:.4g}") for w in weights.tolist()]
+    return example
 
 
 def _accuracy_figure(experiment: type[Histology], results: Sequence[Mapping[str, Any]]) -> Figure:
-    """Accuracy of each row by either way of dealing, with its standard error, beside the paper's."""
+    """Accuracy of each row for both ways to split, with standard errors and the paper's numbers."""
     from matplotlib.figure import Figure
 
     budgets = Counter(r["budget"]["steps"] for r in results)
-    steps = max(budgets, key=lambda steps: (budgets[steps], steps))  # the one that most results have
+    steps = max(budgets, key=lambda steps: (budgets[steps], steps))  # the most frequent budget
     results = [r for r in results if r["budget"]["steps"] == steps]
     rows = [row for row in experiment.ROWS if any(r["row"] == row for r in results)]
     figure = Figure(figsize=(7.5, 1.2 + 0.45 * len(rows)), layout="constrained")
@@ -337,11 +339,11 @@ def _accuracy_figure(experiment: type[Histology], results: Sequence[Mapping[str,
     for scheme, shift in zip(SCHEMES, (-0.15, 0.15), strict=True):
         at, means, errors = [], [], []
         for place, row in enumerate(rows):
-            found = values([r for r in results if r["row"] == row and r["by"] == scheme], "accuracy")
-            if found:
+            scores = values([r for r in results if r["row"] == row and r["by"] == scheme], "accuracy")
+            if scores:
                 at.append(place + shift)
-                means.append(fmean(found))
-                errors.append(standard_error(found))
+                means.append(fmean(scores))
+                errors.append(standard_error(scores))
         if at:
             ax.errorbar(means, at, xerr=errors, fmt="o", capsize=3, label=f"folds by {scheme}")
     published = {place: paper[0] for place, row in enumerate(rows) if (paper := experiment.PAPER[row])}
@@ -349,38 +351,39 @@ def _accuracy_figure(experiment: type[Histology], results: Sequence[Mapping[str,
     ax.set_yticks(range(len(rows)), [experiment.ROWS[row] for row in rows])
     ax.invert_yaxis()
     ax.set(xlabel="test accuracy ± standard error over folds")
-    ax.set_title(f"{results[0]['data']}, {steps:,} batches a fold", fontsize=10)
+    ax.set_title(f"{results[0]['data']}, {steps:,} batches per fold", fontsize=10)
     ax.grid(axis="x", alpha=0.3)
     figure.legend(frameon=False, loc="outside lower center", ncols=3)
     return figure
 
 
 def _tissue_figures(experiment: type[Histology], results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
-    """The example images, tinted by how much each patch counts, and what the foremost is connected to."""
+    """Heat maps of the example images, and the neighbours of their most important patches."""
     import warnings
 
     images = _images()
     if results[0]["data"] != images.name:
-        warnings.warn(f"no heat maps: the images of {results[0]['data']} are not at hand", stacklevel=2)
+        warnings.warn(f"heat maps skipped: the images of {results[0]['data']} were not found", stacklevel=2)
         return {}
-    dealt = [r for r in results if r["by"] == "image" and _shown(r)] or [r for r in results if _shown(r)]
-    found = {r["row"] for r in dealt}
+    candidates = [r for r in results if _fold_examples(r)]
+    candidates = [r for r in candidates if r["by"] == "image"] or candidates
+    found = {r["row"] for r in candidates}
     if not found:
         return {}
-    rows = [next((row for row in kind if row in found), "") for kind in SHOWN]
+    rows = [next((row for row in kind if row in found), "") for kind in FIGURE_ROWS]
     chosen = {
-        row: max((r for r in dealt if r["row"] == row), key=lambda r: (r["budget"]["steps"], -r["seed"]))
+        row: max((r for r in candidates if r["row"] == row), key=lambda r: (r["budget"]["steps"], -r["seed"]))
         for row in [row for row in rows if row] or sorted(found)[:1]
     }
-    graphs = {row: r for row, r in chosen.items() if "chosen" in next(iter(_shown(r).values()))}
+    graphs = {row: r for row, r in chosen.items() if "chosen" in next(iter(_fold_examples(r).values()))}
     figures = {"histology-heatmaps": _heatmaps(experiment, images, chosen)}
     if graphs:
         figures["histology-neighbours"] = _neighbours(experiment, images, graphs)
     return figures
 
 
-def _shown(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The examples of all folds, each with the log-odds that its image is malignant."""
+def _fold_examples(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Examples of all folds, each with the log-odds of its image."""
     return {
         name: example | {"log_odds": fold["log_odds"][name]}
         for fold in result["folds"]
@@ -391,42 +394,42 @@ def _shown(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def _heatmaps(
     experiment: type[Histology], images: PatchedImages, chosen: Mapping[str, Mapping[str, Any]]
 ) -> Figure:
-    """A line with the images, and one for each row with the weights that its patches have."""
+    """A row of images, followed by one row of heat maps per model."""
     from setwise.inspection.plots import patch_heatmap
 
-    said = {
-        "attention": "attention, dark where there is more",
-        "integrated-gradients": "integrated gradients, red for malignant, blue against",
+    descriptions = {
+        "attention": "attention weights (darker is larger)",
+        "integrated-gradients": "integrated gradients (red: malignant, blue: benign)",
     }
-    numbers = _numbers(images, next(iter(chosen.values())))
-    figure, lines = _lines(1 + len(chosen), len(numbers))
+    numbers = _example_images(images, next(iter(chosen.values())))
+    figure, lines = _subfigure_rows(1 + len(chosen), len(numbers))
     for i, ax in zip(numbers, lines[0][1], strict=True):
         ax.imshow(images.image(i).numpy())
         ax.set_title(images.classes[int(images.labels[i])], fontsize=10)
         ax.set_axis_off()
     for (row, result), (line, axes) in zip(chosen.items(), lines[1:], strict=True):
-        shown = _shown(result)
-        method = next(iter(shown.values()))["method"]
-        line.suptitle(f"{experiment.ROWS[row]}: {said[method]}", fontsize=11)
+        examples = _fold_examples(result)
+        method = next(iter(examples.values()))["method"]
+        line.suptitle(f"{experiment.ROWS[row]}: {descriptions[method]}", fontsize=11)
         for i, ax in zip(numbers, axes, strict=True):
-            example = shown[images.names[i]]
+            example = examples[images.names[i]]
             patch_heatmap(images.image(i), images.coords[i], example["importance"], size=images.size, ax=ax)
-            ax.set_title(f"log-odds of malignant {example['log_odds']:+.1f}", fontsize=9)
+            ax.set_title(f"log-odds (malignant) {example['log_odds']:+.1f}", fontsize=9)
     return figure
 
 
 def _neighbours(
     experiment: type[Histology], images: PatchedImages, chosen: Mapping[str, Mapping[str, Any]]
 ) -> Figure:
-    """For each row and image, the patch that counts most and those it listens to most."""
+    """For each model and image, the most important patch and its strongest neighbours."""
     from setwise.inspection.plots import patch_neighbours
 
-    numbers = _numbers(images, next(iter(chosen.values())))
-    figure, lines = _lines(len(chosen), len(numbers))
+    numbers = _example_images(images, next(iter(chosen.values())))
+    figure, lines = _subfigure_rows(len(chosen), len(numbers))
     for (row, result), (line, axes) in zip(chosen.items(), lines, strict=True):
-        line.suptitle(f"{experiment.ROWS[row]}: what the red patch listens to most", fontsize=11)
+        line.suptitle(f"{experiment.ROWS[row]}: strongest neighbours of the red patch", fontsize=11)
         for i, ax in zip(numbers, axes, strict=True):
-            example = _shown(result)[images.names[i]]
+            example = _fold_examples(result)[images.names[i]]
             weights = [0.0] * len(images.patches[i])
             for neighbour, weight in zip(example["neighbours"], example["weights"], strict=True):
                 weights[neighbour] = weight
@@ -437,13 +440,13 @@ def _neighbours(
     return figure
 
 
-def _numbers(images: PatchedImages, result: Mapping[str, Any]) -> list[int]:
-    """Which images a result has examples of."""
-    return [i for i, name in enumerate(images.names) if name in _shown(result)]
+def _example_images(images: PatchedImages, result: Mapping[str, Any]) -> list[int]:
+    """Indices of the images that a result has examples of."""
+    return [i for i, name in enumerate(images.names) if name in _fold_examples(result)]
 
 
-def _lines(lines: int, columns: int) -> tuple[Figure, list[tuple[Any, Any]]]:
-    """A figure of lines with a title and axes each."""
+def _subfigure_rows(lines: int, columns: int) -> tuple[Figure, list[tuple[Any, Any]]]:
+    """Figure with rows of axes; each row has its own title."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(2.4 * columns, 2.5 * lines), layout="constrained")

@@ -1,9 +1,9 @@
-"""The classic benchmarks of multiple-instance learning: musk molecules, animals in pictures, tissue.
+"""The classic multiple-instance learning benchmarks: musk molecules, animal images, tissue.
 
-Not in the paper, but where methods for bags are compared since 1997. A bag is positive or not; its instances
-have features and no labels. There are 58 to 200 bags in a set, so all are tested on, by ten-fold
-cross-validation. Every row but one has the same encoder and the same budget; the one is logistic regression
-on the mean of a bag's instances, the floor to stand on.
+Not in the paper, but the standard comparison of bag methods since 1997. A bag is positive or negative; its
+instances have features and no labels. Each data set has 58 to 200 bags, so all bags are tested by ten-fold
+cross-validation. All rows share the encoder and the budget, except for two: logistic regression on the mean
+of a bag's instances, the baseline, and `SetClassifier` with default settings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import setwise as sw
-from setwise.experiments.base import CrossValidated, ExampleSet, some
+from setwise.experiments.base import CrossValidated, ExampleSet, random_indices
 from setwise.experiments.config import settings
 from setwise.experiments.scores import standard_error, values
 from setwise.training.config import Training
@@ -34,9 +34,9 @@ FIVE = ("musk1", "musk2", "fox", "tiger", "elephant")
 NAMES = (*FIVE, "ucsb")
 WIDTHS, HIDDEN = (128, 64), (64, 64)
 TEST_BATCH = 8
-STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # of logistic regression: C, the larger the freer
+STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # candidate values of C in logistic regression
 SOURCE = "Ilse et al. 2018"
-PUBLISHED: Mapping[str, Mapping[str, float]] = {  # its table 1, which has most of them from Wang et al. 2018
+PUBLISHED: Mapping[str, Mapping[str, float]] = {  # table 1 there; most numbers are from Wang et al. 2018
     f"{label} ({SOURCE})": dict(zip(FIVE, numbers, strict=True))
     for label, numbers in {
         "mi-SVM": (0.874, 0.836, 0.582, 0.784, 0.822),
@@ -57,22 +57,22 @@ REFERENCE = f"Gated Attention ({SOURCE})"
 
 @dataclass(frozen=True)
 class MIL(CrossValidated):
-    """Tell positive bags from negative ones on the classic multiple-instance benchmarks."""
+    """Classify positive and negative bags on the classic multiple-instance benchmarks."""
 
     bags: str = "all"
-    """Which set of bags: musk1, musk2, fox, tiger, elephant, ucsb, or all of them, one after the other."""
+    """Data set: musk1, musk2, fox, tiger, elephant, ucsb, or all."""
     folds: int = 10
-    """Into how many parts the bags are dealt; each is tested on by a model trained on all the others."""
+    """Number of cross-validation folds."""
     instances: int = 16
-    """At most so many instances of a bag at a time in training, drawn at random."""
+    """Maximum number of instances per bag in a training batch, drawn at random."""
     sets: int = 16
-    """Bags in a batch."""
+    """Bags per batch."""
     training: Training = field(
         default_factory=lambda: Training(steps=160, lr=1e-3, weight_decay=5e-3, evaluations=1)
     )
-    """How each fold is trained."""
+    """Training configuration of each fold."""
     threads: int | None = 1
-    """CPU threads; two runs side by side gain more from two cores than one run does."""
+    """CPU threads; two parallel runs with one thread each are faster than one run with two."""
 
     name: ClassVar[str] = "mil"
     varied: ClassVar[str] = "bags"
@@ -87,13 +87,13 @@ class MIL(CrossValidated):
         "d-dmps-fdc": "D-DMPS w/ FDC",
         "d-dmps-ldc": "D-DMPS w/ LDC",
         "attentive": "D-DMPS, gated attention (ours)",
-        "estimator": "SetClassifier(), as it comes",
+        "estimator": "SetClassifier(), default settings",
     }
     PAPER: ClassVar[Mapping[str, tuple[float, float | None] | None]] = dict.fromkeys(ROWS)
     COLUMNS: ClassVar[Mapping[str, str]] = {"auc": "AUC"}
 
     def __post_init__(self) -> None:
-        """Refuse absurd values."""
+        """Validate the fields."""
         super().__post_init__()
         if self.bags not in ("all", *NAMES):
             raise ValueError(f"bags must be one of all, {', '.join(NAMES)}, got {self.bags!r}")
@@ -103,26 +103,26 @@ class MIL(CrossValidated):
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The sets of bags to go through."""
+        """Data sets of a run."""
         return NAMES if self.bags == "all" else (self.bags,)
 
     @classmethod
-    def fault(cls, result: Mapping[str, Any]) -> str | None:
-        """What else is wrong with a result."""
-        found = result["bags"]
-        return None if found in NAMES else f"bags must be one of {', '.join(NAMES)}, got {found!r}"
+    def result_error(cls, result: Mapping[str, Any]) -> str | None:
+        """Describe what is wrong with a result; None if it is valid."""
+        bags = result["bags"]
+        return None if bags in NAMES else f"bags must be one of {', '.join(NAMES)}, got {bags!r}"
 
     @property
     def data(self) -> str:
-        """Which data the experiment really uses."""
+        """Name of the data set that is used."""
         return "classic MIL benchmarks"
 
     def task(self, row: str) -> sw.Binary:
-        """Positive or not."""
+        """Positive or negative."""
         return sw.Binary()
 
     def model(self, row: str, seed: int) -> nn.Module:
-        """The row's network, with features standardised by the instances that it is trained on."""
+        """Network of the row; features are standardised by the training instances."""
         from setwise.nn._modes import eval_mode
 
         train, _ = self._parts(seed)
@@ -131,73 +131,73 @@ class MIL(CrossValidated):
         sw.nn.initialize(model, sw.training.generator("weights", seed))
         if isinstance(model, sw.DMPS):
             first, _ = self.batches(seed)(1)
-            with eval_mode(model):  # dropout would blur the distances
+            with eval_mode(model):  # dropout would distort the distances
                 model.initialize_bandwidth(first.x, first.mask)
         return model
 
-    def solved(self, row: str, seed: int) -> nn.Module | None:
-        """The rows that are not trained by us: logistic regression, and the estimator that trains itself."""
+    def fitted_model(self, row: str, seed: int) -> nn.Module | None:
+        """Rows fitted without the training loop: logistic regression and `SetClassifier`."""
         train, _ = self._parts(seed)
         if row == "estimator":
             return sw.SetClassifier(random_state=seed).fit([bag.x for bag in train], train.labels).module_
         return _logistic(train) if row == "logistic" else None
 
     def batches(self, seed: int) -> Batches:
-        """Each bag once an epoch; of a large one, some instances drawn at random."""
+        """Each bag once per epoch, with at most ``instances`` random instances."""
         import torch
 
         train, _ = self._parts(seed)
-        known = [bag.x for bag in train]
+        instances = [bag.x for bag in train]
 
         def batch(step: int) -> Batch:
             index = sw.training.epochs(len(train), self.sets, step, "mil", seed)
             generator = sw.training.generator("mil", "train", seed, step)
-            some = [
-                known[i][torch.randperm(len(known[i]), generator=generator)[: self.instances]]
+            samples = [
+                instances[i][torch.randperm(len(instances[i]), generator=generator)[: self.instances]]
                 for i in index.tolist()
             ]
-            return sw.SetBatch.from_list(some), train.labels[index]
+            return sw.SetBatch.from_list(samples), train.labels[index]
 
         return batch
 
     def test(self, model: nn.Module, seed: int) -> dict[str, Any]:
-        """Accuracy and area under the curve, each bag with all its instances."""
+        """Accuracy and AUC; each bag is tested with all its instances."""
         import torch
 
         from setwise.training.loop import outputs
 
         _, test = self._parts(seed)
         index = torch.arange(len(test)).split(TEST_BATCH)
-        return dict(sw.Binary().score(*outputs(model, [test.batch(some) for some in index])))
+        return dict(sw.Binary().score(*outputs(model, [test.batch(chunk) for chunk in index])))
 
     @property
     def classes(self) -> tuple[str, str]:
-        """What bags are."""
+        """Class names."""
         return "negative", "positive"
 
-    def exhibits(self, seed: int, count: int, generator: Generator) -> list[ExampleSet]:
-        """Bags of the fold, their instances along the two directions in which they differ most."""
+    def example_sets(self, seed: int, count: int, generator: Generator) -> list[ExampleSet]:
+        """Test bags, their instances projected on the first two principal axes."""
         train, test = self._parts(seed)
         scale = sw.nn.Standardize(*_scale(train))
         return [
-            ExampleSet(test[i].x, int(test.labels[i]), partial(_drawn, test.names[i], test[i].x, scale))
-            for i in some(len(test), count, generator)
+            ExampleSet(test[i].x, int(test.labels[i]), partial(_shown_set, test.names[i], test[i].x, scale))
+            for i in random_indices(len(test), count, generator)
         ]
 
     @classmethod
     def table(cls, results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-        """A line a row, a column a set of bags, and what others have published."""
+        """One row per model, one column per data set, and published results."""
         return _table(cls, results)
 
     @classmethod
     def figures(cls, results: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
-        """Accuracies of all rows on all sets."""
+        """Accuracies of all rows on all data sets."""
         return {"mil": _figure(cls, results)}
 
     def _parts(self, seed: int) -> tuple[Bags, Bags]:
-        """The bags to train on and those of the fold, to test on."""
-        self.at_most(len(_bags(self.bags)), "bags")
-        return _dealt(self.bags, self.folds, *self.fold(seed))
+        """Training bags and test bags of the fold."""
+        self.check_folds(len(_bags(self.bags)), "bags")
+        return _fold_split(self.bags, self.folds, *self.fold(seed))
 
 
 @cache
@@ -208,7 +208,7 @@ def _bags(name: str) -> Bags:
 
 
 @cache
-def _dealt(name: str, folds: int, seed: int, fold: int) -> tuple[Bags, Bags]:
+def _fold_split(name: str, folds: int, seed: int, fold: int) -> tuple[Bags, Bags]:
     from setwise.estimators.folds import stratified_folds
 
     bags = _bags(name)
@@ -224,8 +224,8 @@ def _scale(bags: Bags) -> tuple[Tensor, Tensor]:
     return mean, std
 
 
-def _drawn(name: str, x: Tensor, scale: sw.nn.Standardize) -> ShownSet:
-    """Dots along the principal axes of a bag; the features have no names, only numbers."""
+def _shown_set(name: str, x: Tensor, scale: sw.nn.Standardize) -> ShownSet:
+    """Instances projected on the principal axes of the bag; features are named by number."""
     from setwise.inspection.explorer.content import ShownSet
     from setwise.inspection.explorer.layout import describe_elements, principal_axes
 
@@ -240,7 +240,7 @@ def _drawn(name: str, x: Tensor, scale: sw.nn.Standardize) -> ShownSet:
 
 
 def _logistic(train: Bags) -> nn.Module:
-    """Logistic regression on the mean instance; how much to regularise is chosen on the training bags."""
+    """Logistic regression on the mean instance; C is selected by cross-validation on the training bags."""
     try:
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import GridSearchCV
@@ -258,14 +258,14 @@ def _logistic(train: Bags) -> nn.Module:
     with torch.no_grad():
         x = scale(means).numpy()
         search = GridSearchCV(LogisticRegression(solver="newton-cg"), {"C": STRENGTHS}, cv=5)
-        found = search.fit(x, train.labels.numpy()).best_estimator_
-        head.weight.copy_(torch.from_numpy(found.coef_))
-        head.bias.copy_(torch.from_numpy(found.intercept_))
+        fitted = search.fit(x, train.labels.numpy()).best_estimator_
+        head.weight.copy_(torch.from_numpy(fitted.coef_))
+        head.bias.copy_(torch.from_numpy(fitted.intercept_))
     return sw.nn.PooledMIL(encoder=sw.nn.ElementEncoder(scale), pool=sw.nn.MeanPool(), head=head)
 
 
 def _encoder(mean: Tensor, std: Tensor) -> sw.nn.ElementEncoder:
-    """Standardised features, without outliers, through fully connected layers with dropout of one half."""
+    """Standardised and clipped features, followed by fully connected layers with dropout 0.5."""
     from torch import nn
 
     layers: list[nn.Module] = [sw.nn.Standardize(mean, std), nn.Hardtanh(-5, 5)]
@@ -275,14 +275,14 @@ def _encoder(mean: Tensor, std: Tensor) -> sw.nn.ElementEncoder:
 
 
 def _dmps(mean: Tensor, std: Tensor, **parts: Any) -> sw.DMPS:
-    """The encoder, one block on a deep kernel of 64 / 64, and the mean."""
+    """Encoder, one block with a 64 / 64 deep kernel, mean pooling."""
     parts = {"pool": "mean"} | parts
     encoder = _encoder(mean, std)
     return sw.DMPS.build(len(mean), 1, dim=WIDTHS[-1], hidden=HIDDEN, depth=1, encoder=encoder, **parts)
 
 
 def _attentive(mean: Tensor, std: Tensor) -> sw.DMPS:
-    """Ours: the row-normalised kernel, and a head that reads the mean and a gated-attention pool."""
+    """Ours: row-normalised kernel, and a head on mean and gated-attention pooling."""
     dim = WIDTHS[-1]
     graph = sw.LatentGraph(dim, HIDDEN, normalize=sw.functional.row_normalize)
     model = _dmps(
@@ -293,7 +293,7 @@ def _attentive(mean: Tensor, std: Tensor) -> sw.DMPS:
 
 
 def _pooled(mean: Tensor, std: Tensor, pool: Any) -> sw.nn.PooledMIL:
-    """The encoder, and attention of width 64 or a plain pool."""
+    """Encoder, and attention of width 64 or a plain pool."""
     encoder = _encoder(mean, std)
     return sw.nn.PooledMIL.build(len(mean), 1, dim=WIDTHS[-1], hidden=64, pool=pool, encoder=encoder)
 
@@ -312,7 +312,7 @@ ARCHITECTURES: Mapping[str, Callable[[Tensor, Tensor], nn.Module]] = {
 
 
 def _table(experiment: type[MIL], results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """A line a row and budget, a column a set of bags; then what others have published."""
+    """One row per model and budget, one column per data set, followed by published results."""
     order = list(experiment.ROWS)
     groups: dict[tuple[int, int, str], list[Mapping[str, Any]]] = {}
     for r in results:
@@ -322,40 +322,40 @@ def _table(experiment: type[MIL], results: Sequence[Mapping[str, Any]]) -> tuple
     lines = []
     for (place, steps, _), group in sorted(groups.items()):
         on = {name: [r for r in group if r["bags"] == name] for name in NAMES}
-        seeds = sorted({len(found) for found in on.values() if found})
+        seeds = sorted({len(runs) for runs in on.values() if runs})
         lines.append([
             experiment.ROWS[order[place]],
-            *(_short(values(on[name], "accuracy")) for name in NAMES),
-            *(_mean_of([values(on[name], "accuracy") for name in names]) for names in (FIVE, NAMES)),
-            _mean_of([values(on[name], "auc") for name in NAMES]),
+            *(_format_accuracy(values(on[name], "accuracy")) for name in NAMES),
+            *(_format_mean([values(on[name], "accuracy") for name in names]) for names in (FIVE, NAMES)),
+            _format_mean([values(on[name], "auc") for name in NAMES]),
             f"{steps:,}" if steps else "—",
             f"{sum(r['budget']['seconds'] for r in group) / 60 / len({r['seed'] for r in group}):.1f}",
             f"{'–'.join(map(str, dict.fromkeys([seeds[0], seeds[-1]])))} × {len(group[0]['folds'])} folds",
         ])  # fmt: skip
     for label, published in PUBLISHED.items():
-        shown = [f"{published[name]:.3f}" if name in published else "—" for name in NAMES]
+        cells = [f"{published[name]:.3f}" if name in published else "—" for name in NAMES]
         means = [
             f"{fmean(published[name] for name in names):.3f}" if set(names) <= set(published) else "—"
             for names in (FIVE, NAMES)
         ]
-        lines.append([label, *shown, *means, "—", "—", "—", "—"])
+        lines.append([label, *cells, *means, "—", "—", "—", "—"])
     return headings, lines
 
 
-def _short(found: Sequence[float]) -> str:
-    return f"{fmean(found):.3f} ± {standard_error(found):.3f}" if found else "—"
+def _format_accuracy(scores: Sequence[float]) -> str:
+    return f"{fmean(scores):.3f} ± {standard_error(scores):.3f}" if scores else "—"
 
 
-def _mean_of(sets: Sequence[Sequence[float]]) -> str:
-    """The mean over sets of bags, with the error that it inherits from each of them."""
+def _format_mean(sets: Sequence[Sequence[float]]) -> str:
+    """Mean over data sets ± its propagated standard error."""
     if not all(sets):
         return "—"
-    error = sum(standard_error(found) ** 2 for found in sets) ** 0.5 / len(sets)
-    return f"{fmean(fmean(found) for found in sets):.3f} ± {error:.3f}"
+    error = sum(standard_error(scores) ** 2 for scores in sets) ** 0.5 / len(sets)
+    return f"{fmean(fmean(scores) for scores in sets):.3f} ± {error:.3f}"
 
 
 def _figure(experiment: type[MIL], results: Sequence[Mapping[str, Any]]) -> Figure:
-    """Accuracy of each row on each set of bags, with its standard error."""
+    """Accuracy of each row on each data set, with standard errors."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 5.6), layout="constrained")
@@ -365,15 +365,17 @@ def _figure(experiment: type[MIL], results: Sequence[Mapping[str, Any]]) -> Figu
     results = [r for r in results if r["budget"]["steps"] == most[r["row"]]]
     for name, ax in zip(NAMES, axes.flat, strict=True):
         for place, row in enumerate(rows):
-            found = values([r for r in results if r["row"] == row and r["bags"] == name], "accuracy")
-            if found:
+            scores = values([r for r in results if r["row"] == row and r["bags"] == name], "accuracy")
+            if scores:
                 color = "C1" if "dmps" in row or row in ("attentive", "estimator") else "C0"
-                ax.errorbar(fmean(found), place, xerr=standard_error(found), fmt="o", color=color, capsize=3)
+                ax.errorbar(
+                    fmean(scores), place, xerr=standard_error(scores), fmt="o", color=color, capsize=3
+                )
         if name in PUBLISHED[REFERENCE]:
             ax.axvline(PUBLISHED[REFERENCE][name], color="0.5", linestyle=":", linewidth=1)
         ax.set_title(name, fontsize=10)
         ax.grid(axis="x", alpha=0.3)
     axes[0, 0].set_yticks(range(len(rows)), [experiment.ROWS[row] for row in rows])
     axes[0, 0].invert_yaxis()
-    figure.supxlabel(f"test accuracy ± standard error over folds; dotted: {REFERENCE}", fontsize=9)
+    figure.supxlabel(f"test accuracy ± standard error over folds (dotted: {REFERENCE})", fontsize=9)
     return figure

@@ -1,4 +1,4 @@
-"""Tables of recorded results, beside the paper's numbers."""
+"""Tables of recorded results with the paper's numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from setwise._files import read_json
 from setwise.experiments.base import CrossValidated
 from setwise.experiments.config import settings
-from setwise.experiments.scores import score, spread
+from setwise.experiments.scores import format_mean, score
 
 if TYPE_CHECKING:
     from setwise.experiments.base import Experiment
@@ -21,61 +21,61 @@ MISSING = object()
 
 
 def load_results(folder: Path, experiment: type[Experiment]) -> list[dict[str, Any]]:
-    """All results of an experiment on record in ``folder``, with at least one."""
+    """Load all recorded results of an experiment from ``folder``; raise if there are none."""
     results = []
     for path in sorted((folder / experiment.name).glob("*.json")):
         result = read_json(path)
-        if fault := fault_of(result, experiment):
-            raise ValueError(f"{path} is not a result of {experiment.name}: {fault}")
+        if error := result_error(result, experiment):
+            raise ValueError(f"{path} is not a valid result of {experiment.name}: {error}")
         results.append(result)
     if not results:
         raise FileNotFoundError(
-            f"no results in {folder / experiment.name}: make some with 'setwise run {experiment.name}'"
+            f"no results in {folder / experiment.name}: create them with 'setwise run {experiment.name}'"
         )
     return results
 
 
 def by_data(results: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """The results apart by the data that they come from, stand-ins last: a table never mixes them."""
+    """Group results by data set, stand-ins last; a table never mixes data sets."""
     names = sorted({r["data"] for r in results}, key=lambda name: ("stand-in" in name, name))
     return {name: [r for r in results if r["data"] == name] for name in names}
 
 
-def fault_of(result: Any, experiment: type[Experiment]) -> str | None:
-    """What is wrong with a result, if anything."""
+def result_error(result: Any, experiment: type[Experiment]) -> str | None:
+    """Describe what is wrong with a result; None if it is valid."""
     if not isinstance(result, dict):
         return "it is not an object"
     numbers = {key: result.get(key) for key in ("accuracy", "seed")}
     default, value = getattr(experiment(), experiment.varied), result.get(experiment.varied)
     if isinstance(default, str):
         if not isinstance(value, str):
-            return f"{experiment.varied} must be a name, got {value!r}"
+            return f"{experiment.varied} must be a string, got {value!r}"
     else:
         numbers[experiment.varied] = value
-    found = {key: score(result, key, MISSING) for key in experiment.COLUMNS}
-    numbers |= {key: value for key, value in found.items() if value is not MISSING}
+    columns = {key: score(result, key, MISSING) for key in experiment.COLUMNS}
+    numbers |= {key: value for key, value in columns.items() if value is not MISSING}
     for key, value in numbers.items():
-        if fault := _no_number(key, value):
-            return fault
-    if fault := _folds_fault(result, experiment) or _budget_fault(result):
-        return fault
+        if error := _number_error(key, value):
+            return error
+    if error := _folds_error(result, experiment) or _budget_error(result):
+        return error
     if result.get("experiment") != experiment.name:
-        return f"its experiment is {result.get('experiment')!r}"
+        return f"experiment must be {experiment.name!r}, got {result.get('experiment')!r}"
     if not isinstance(result.get("data"), str):
-        return f"data must be a name, got {result.get('data')!r}"
+        return f"data must be a string, got {result.get('data')!r}"
     if result.get("row") not in experiment.ROWS:
         return f"row must be one of {', '.join(experiment.ROWS)}, got {result.get('row')!r}"
-    return experiment.fault(result)
+    return experiment.result_error(result)
 
 
-def _no_number(key: str, value: Any) -> str | None:
+def _number_error(key: str, value: Any) -> str | None:
     if isinstance(value, int | float) and math.isfinite(value):
         return None
     return f"{key} must be a number, got {value!r}"
 
 
-def _folds_fault(result: Mapping[str, Any], experiment: type[Experiment]) -> str | None:
-    """What is wrong with the folds of a result, where it must have them."""
+def _folds_error(result: Mapping[str, Any], experiment: type[Experiment]) -> str | None:
+    """Describe what is wrong with the folds of a cross-validated result."""
     if not issubclass(experiment, CrossValidated):
         return None
     folds = result.get("folds")
@@ -85,37 +85,37 @@ def _folds_fault(result: Mapping[str, Any], experiment: type[Experiment]) -> str
         if not isinstance(fold, dict):
             return f"a fold must be an object, got {fold!r}"
         for key in ["accuracy", *(column for column in experiment.COLUMNS if column in fold)]:
-            if fault := _no_number(key, fold.get(key)):
-                return f"in a fold, {fault}"
+            if error := _number_error(key, fold.get(key)):
+                return f"in a fold, {error}"
     return None
 
 
-def _budget_fault(result: Mapping[str, Any]) -> str | None:
-    """What is wrong with the budget of a result, or of one that it went on from."""
+def _budget_error(result: Mapping[str, Any]) -> str | None:
+    """Describe what is wrong with the budget of a result, or of the run it started from."""
     budget = result.get("budget")
     if not isinstance(budget, dict):
         return f"budget must be an object, got {budget!r}"
     for key in ("steps", "sets", "seconds"):
-        if fault := _no_number(key, budget.get(key)):
-            return fault
+        if error := _number_error(key, budget.get(key)):
+            return error
     if "start" not in result:
         return None
     if not isinstance(result["start"], dict):
         return f"start must be an object, got {result['start']!r}"
-    return _budget_fault(result["start"])
+    return _budget_error(result["start"])
 
 
 def table(
     experiment: type[Experiment], results: Sequence[Mapping[str, Any]]
 ) -> tuple[list[str], list[list[str]]]:
-    """Headings and lines: one line for each row, varied value, budget and settings; seeds are averaged.
+    """Headings and rows: one row per model, varied value, budget and settings; seeds are averaged.
 
-    The rows come in the paper's order. Numbers are the mean over seeds ± their standard deviation or, with
-    cross-validation, over all folds of all seeds ± the standard error. A run that went on from another counts
-    what that one had cost.
+    The rows follow the order of the paper. Numbers are the mean over seeds ± standard deviation or, with
+    cross-validation, the mean over all folds of all seeds ± standard error. The budget of a run includes that
+    of the run it started from.
     """
-    if (own := experiment.table(results)) is not None:
-        return own
+    if (custom := experiment.table(results)) is not None:
+        return custom
     groups: dict[tuple[int, Any, tuple[int, ...], str], list[Mapping[str, Any]]] = {}
     order = list(experiment.ROWS)
     for r in results:
@@ -133,19 +133,19 @@ def table(
         lines.append([
             experiment.ROWS[row],
             value if isinstance(value, str) else f"{value:g}",
-            spread(group, "accuracy"),
-            _published(paper),
-            *(spread(group, column) for column in experiment.COLUMNS),
+            format_mean(group, "accuracy"),
+            _format_paper(paper),
+            *(format_mean(group, column) for column in experiment.COLUMNS),
             " + ".join(f"{budget['steps']:,}" for budget in budgets(group[0])),
             f"{sum(budget['sets'] for budget in budgets(group[0])):,}",
             f"{fmean(sum(budget['seconds'] for budget in budgets(r)) for r in group) / 60:.1f}",
-            _trials(group),
+            _format_seeds(group),
         ])  # fmt: skip
     return headings, lines
 
 
-def _published(paper: tuple[float, float | None] | None) -> str:
-    """A number of the paper with its deviation, as far as it has them."""
+def _format_paper(paper: tuple[float, float | None] | None) -> str:
+    """Format a number of the paper with its standard deviation, where given."""
     if paper is None:
         return "—"
     mean, deviation = paper
@@ -153,12 +153,12 @@ def _published(paper: tuple[float, float | None] | None) -> str:
 
 
 def budgets(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What a result cost, after what the runs cost that it went on from."""
+    """Budgets of the runs a result started from, followed by its own."""
     return [*(budgets(result["start"]) if "start" in result else []), result["budget"]]
 
 
 def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """The table as Markdown.
+    """Format the table as Markdown.
 
     >>> print(markdown(["a", "b"], [["1", "2"]]))
     | a | b |
@@ -170,7 +170,7 @@ def markdown(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join([text[0], "|" + "---|" * len(headings), *text[1:]])
 
 
-def _trials(group: Sequence[Mapping[str, Any]]) -> str:
-    """How many seeds there are, and folds of each."""
+def _format_seeds(group: Sequence[Mapping[str, Any]]) -> str:
+    """Format the number of seeds, and of folds per seed."""
     folds = len(group[0].get("folds", ()))
     return f"{len(group)} × {folds} folds" if folds else str(len(group))

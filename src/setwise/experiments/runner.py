@@ -1,4 +1,4 @@
-"""Running one row of an experiment from its configuration to a result on record."""
+"""Run one row of an experiment: train, test, and record the result."""
 
 import json
 import platform
@@ -19,18 +19,18 @@ import setwise
 from setwise import collectives
 from setwise._files import locked, read_json, write_json
 from setwise.experiments.base import Experiment
-from setwise.experiments.config import difference, filled
+from setwise.experiments.config import difference, with_defaults
 from setwise.training.checkpoint import CHECKPOINT, load_checkpoint, trained_weights
 from setwise.training.divergence import DIVERGED
 from setwise.training.loop import LOCK, METRICS, History, fit
 from setwise.training.progress import NoProgress, ProgressBar
 
-WRITTEN = ("config.json", METRICS, "events.out.tfevents.*")
+INITIAL_FILES = ("config.json", METRICS, "events.out.tfevents.*")
 """Files that a run writes before its first checkpoint."""
-HEALTH = ("effective_neighbours", "evenness", "saturated", "sigma", "gamma")
-"""What a record keeps of the learned graph."""
-LEFT = (".lock", LOCK, DIVERGED)
-"""Files in the folder of a run that do not make it one."""
+GRAPH_METRICS = ("effective_neighbours", "evenness", "saturated", "sigma", "gamma")
+"""Metrics of the learned graph that are recorded."""
+IGNORED_FILES = (".lock", LOCK, DIVERGED)
+"""Files that may exist in the folder of a new run."""
 
 
 def run(
@@ -43,37 +43,37 @@ def run(
     resume: bool = False,
     show: bool = True,
 ) -> dict[str, Any]:
-    """Train and test one row with one seed; an already finished run is only read when resuming.
+    """Train and test one row with one seed; when resuming, return the result of a finished run.
 
     Args:
-        experiment: the configuration.
-        row: which model, one of ``experiment.ROWS``.
-        seed: of the weights and the data.
-        out: where configuration, metrics and checkpoint go, in a folder of the run's own.
-        results: where the result goes on record.
-        resume: continue what is in the folder already.
-        show: whether to show a progress bar.
+        experiment: configuration.
+        row: name of the model, one of ``experiment.ROWS``.
+        seed: random seed of weights and data.
+        out: parent of the run's folder, which holds configuration, metrics and checkpoint.
+        results: folder of recorded results.
+        resume: continue the run in the existing folder.
+        show: show a progress bar.
 
     Returns:
-        The result, as on record.
+        The recorded result.
     """
     collectives.initialize()
-    folder = folder_of(out, experiment, row, seed)
-    record = record_of(results, experiment, row, seed)
-    start = None if experiment.start is None else folder_of(out, experiment.start, row, seed)
+    folder = run_folder(out, experiment, row, seed)
+    record = result_path(results, experiment, row, seed)
+    start = None if experiment.start is None else run_folder(out, experiment.start, row, seed)
     with locked(folder) if collectives.is_first() else nullcontext():
         if collectives.is_first():
-            _refuse_other(record, experiment, "--results")
+            _check_existing_result(record, experiment, "--results")
             if start is not None:
-                _finished(start, experiment)
-            _claim(folder, experiment, resume=resume)
+                _load_start(start, experiment)
+            _prepare_folder(folder, experiment, resume=resume)
         try:
-            result = _known_result(folder) or _run(
+            result = _finished_result(folder) or _run(
                 experiment, row, seed, folder, start=start, resume=resume, show=show
             )
         except Exception:
             if collectives.is_first():
-                _leave(folder)
+                _remove_failed(folder)
             raise
         if collectives.is_first():
             write_json(folder / "result.json", result)
@@ -81,24 +81,24 @@ def run(
     return result
 
 
-def _known_result(folder: Path) -> dict[str, Any] | None:
-    """The result of a run that was finished before."""
+def _finished_result(folder: Path) -> dict[str, Any] | None:
+    """Result of a run that has already finished."""
     path = folder / "result.json"
     text = collectives.run_on_first(lambda: path.read_bytes() if path.exists() else b"")
     result: dict[str, Any] | None = json.loads(text) if text else None
     return result
 
 
-def folder_of(out: Path, experiment: Experiment, row: str, seed: int) -> Path:
-    """The folder of a run, whose name also names its result."""
+def run_folder(out: Path, experiment: Experiment, row: str, seed: int) -> Path:
+    """Folder of a run; the result file has the same name."""
     value = getattr(experiment, experiment.varied)
     variant = f"{experiment.varied}-{value}_steps-{experiment.training.steps}_seed-{seed}"
     return out / experiment.name / row / variant
 
 
-def record_of(results: Path, experiment: Experiment, row: str, seed: int) -> Path:
-    """Where the result of a run goes on record."""
-    return results / experiment.name / f"{row}_{folder_of(results, experiment, row, seed).name}.json"
+def result_path(results: Path, experiment: Experiment, row: str, seed: int) -> Path:
+    """Path of the recorded result of a run."""
+    return results / experiment.name / f"{row}_{run_folder(results, experiment, row, seed).name}.json"
 
 
 def _run(
@@ -130,15 +130,17 @@ def _run(
         for name, number in experiment.trials(seed).items()
     }
     histories = [history for _, history in trials.values()]
-    before = {} if start is None else {"start": _known(start, experiment)}
+    start_entry = {} if start is None else {"start": _start_summary(start, experiment)}
     return {
         "experiment": experiment.name,
         "row": row,
         "seed": seed,
         experiment.varied: getattr(experiment, experiment.varied),
-        **_joined({name: scores for name, (scores, _) in trials.items()}),
-        "validation": _joined({name: _watched(history) for name, (_, history) in trials.items()}),
-        "graph": _joined({name: _health(history) for name, (_, history) in trials.items()}),
+        **_combine_trials({name: scores for name, (scores, _) in trials.items()}),
+        "validation": _combine_trials(
+            {name: _validation_scores(history) for name, (_, history) in trials.items()}
+        ),
+        "graph": _combine_trials({name: _graph_metrics(history) for name, (_, history) in trials.items()}),
         **({"history": histories[0].metrics} if len(histories) == 1 else {}),
         "paper": experiment.paper(row, getattr(experiment, experiment.varied)),
         "config": asdict(experiment),
@@ -149,7 +151,7 @@ def _run(
             "threads": torch.get_num_threads(),
             **({"processes": collectives.world_size()} if collectives.world_size() > 1 else {}),
         },
-        **before,
+        **start_entry,
         "versions": {
             "python": platform.python_version(),
             "setwise": setwise.__version__,
@@ -170,16 +172,16 @@ def _trial(
     resume: bool,
     progress: NoProgress,
 ) -> tuple[dict[str, Any], History]:
-    """Train and test one model; returns its scores, and what the training has to tell."""
+    """Train and test one model; return its scores and the training history."""
     began = time.perf_counter()
-    model = experiment.solved(row, seed)
+    model = experiment.fitted_model(row, seed)
     if model is not None:
         return experiment.test(model, seed), History([], 0, 0, time.perf_counter() - began)
     folder.mkdir(exist_ok=True)
     torch.manual_seed(seed)
     model = experiment.model(row, seed)
     if start is not None:
-        _take_over(model, start)
+        _load_weights(model, start)
     history = fit(
         model,
         experiment.task(row),
@@ -193,8 +195,8 @@ def _trial(
     return experiment.test(model, seed), history
 
 
-def _joined(trials: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The scores of a single training as they are; of several, the means of all numbers and all ``folds``."""
+def _combine_trials(trials: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Scores of a single training unchanged; of several, the mean of each number, and all as ``folds``."""
     if list(trials) == [""]:
         return dict(trials[""])
     folds = list(trials.values())
@@ -203,8 +205,8 @@ def _joined(trials: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return means | {"folds": [dict(fold) for fold in folds]} if any(folds) else {}
 
 
-def _watched(history: History) -> dict[str, float]:
-    """The last scores on validation data, if there were any."""
+def _validation_scores(history: History) -> dict[str, float]:
+    """Last validation scores, if any."""
     last = history.metrics[-1] if history.metrics else {}
     return {
         name.removeprefix("validation_"): score
@@ -213,91 +215,91 @@ def _watched(history: History) -> dict[str, float]:
     }
 
 
-def _health(history: History) -> dict[str, float]:
-    """The last measurement of the learned graph, if there is one."""
+def _graph_metrics(history: History) -> dict[str, float]:
+    """Last metrics of the learned graph, if any."""
     last = history.metrics[-1] if history.metrics else {}
-    return {name: last[name] for name in HEALTH if name in last}
+    return {name: last[name] for name in GRAPH_METRICS if name in last}
 
 
-def _finished(folder: Path, experiment: Experiment) -> dict[str, Any]:
-    """The result of a run to go on from."""
+def _load_start(folder: Path, experiment: Experiment) -> dict[str, Any]:
+    """Result of the finished run to start from."""
     if not (folder / "result.json").exists():
-        raise FileNotFoundError(f"{folder} holds no finished run to start from: make that one first")
+        raise FileNotFoundError(f"{folder} contains no finished run to start from: run that one first")
     result: dict[str, Any] = read_json(folder / "result.json")
     if result["data"] != experiment.data:
-        raise ValueError(f"{folder} holds a run on {result['data']!r}, expected one on {experiment.data!r}")
+        raise ValueError(f"{folder} contains a run on {result['data']!r}, expected {experiment.data!r}")
     return result
 
 
-def _take_over(model: torch.nn.Module, folder: Path) -> None:
-    """Give the model the weights of a finished training."""
+def _load_weights(model: torch.nn.Module, folder: Path) -> None:
+    """Load the weights of a finished training into the model."""
     try:
         model.load_state_dict(trained_weights(load_checkpoint(folder / CHECKPOINT)))
     except RuntimeError as error:
-        raise ValueError(f"{folder} holds a run of another model than this row's") from error
+        raise ValueError(f"the checkpoint in {folder} does not fit the model of this row") from error
 
 
-def _known(folder: Path, experiment: Experiment) -> dict[str, Any]:
-    """What is to be known of a run that was gone on from, for the record."""
-    result = _finished(folder, experiment)
-    kept = ("accuracy", "config", "budget", "start", "revision", "data")
-    return {name: result[name] for name in kept if name in result}
+def _start_summary(folder: Path, experiment: Experiment) -> dict[str, Any]:
+    """Part of the start run's result that is recorded with this run."""
+    result = _load_start(folder, experiment)
+    keys = ("accuracy", "config", "budget", "start", "revision", "data")
+    return {name: result[name] for name in keys if name in result}
 
 
 def title(experiment: Experiment, row: str, seed: int) -> str:
-    """What to call a run before people."""
+    """Display title of a run."""
     value = getattr(experiment, experiment.varied)
     return f"{experiment.ROWS[row]}  {experiment.varied} {value}  seed {seed}"
 
 
-def _claim(folder: Path, experiment: Experiment, *, resume: bool) -> None:
-    """Make the folder this run's own, or make sure that it already was."""
-    if not resume and any(path.is_file() and path.name not in LEFT for path in folder.rglob("*")):
+def _prepare_folder(folder: Path, experiment: Experiment, *, resume: bool) -> None:
+    """Check that the folder is new, or belongs to the same run, and write its configuration."""
+    if not resume and any(path.is_file() and path.name not in IGNORED_FILES for path in folder.rglob("*")):
         raise FileExistsError(
-            f"{folder} already holds a run: continue it with --resume, or choose another --out"
+            f"{folder} already contains a run: continue it with --resume, or choose another --out"
         )
-    _refuse_other(folder / "result.json", experiment, "--out")
+    _check_existing_result(folder / "result.json", experiment, "--out")
     path = folder / "config.json"
-    wanted = {**asdict(experiment), "data": experiment.data}
+    expected = {**asdict(experiment), "data": experiment.data}
     if path.exists():
-        found = filled(read_json(path), asdict(type(experiment)()))
-        if found != wanted:
+        config = with_defaults(read_json(path), asdict(type(experiment)()))
+        if config != expected:
             raise ValueError(
-                f"{folder} holds a run with another configuration ({difference(found, wanted)}): "
+                f"{folder} contains a run with another configuration ({difference(config, expected)}): "
                 "choose another --out"
             )
-    write_json(path, wanted)
+    write_json(path, expected)
 
 
-def _leave(folder: Path) -> None:
-    """Clear the folder of a run that failed before its first checkpoint, so that it blocks no other."""
+def _remove_failed(folder: Path) -> None:
+    """Remove the files of a run that failed before its first checkpoint, so that it can be started again."""
     if any(folder.rglob(CHECKPOINT)) or (folder / "result.json").exists():
         return
-    for path in (path for name in WRITTEN for path in folder.rglob(name)):
+    for path in (path for name in INITIAL_FILES for path in folder.rglob(name)):
         path.unlink(missing_ok=True)
 
 
-def _refuse_other(path: Path, experiment: Experiment, option: str) -> None:
-    """Never replace a result by that of another configuration, nor take it for this one's."""
+def _check_existing_result(path: Path, experiment: Experiment, option: str) -> None:
+    """Raise if ``path`` holds the result of another configuration or other data."""
     if not path.exists():
         return
     result = read_json(path)
     if not isinstance(result, dict) or "accuracy" not in result:
         raise ValueError(f"{path} is not a result: remove it, or choose another {option}")
-    found, config = filled(result.get("config"), asdict(type(experiment)())), asdict(experiment)
-    if found != config:
+    recorded, config = with_defaults(result.get("config"), asdict(type(experiment)())), asdict(experiment)
+    if recorded != config:
         raise FileExistsError(
-            f"{path} is the result of another configuration ({difference(found, config)}): "
+            f"{path} is the result of another configuration ({difference(recorded, config)}): "
             f"choose another {option}"
         )
     if result.get("data") != experiment.data:
-        on = f"{result.get('data')!r}, not on {experiment.data!r}"
-        raise FileExistsError(f"{path} is a result on {on}: choose another {option}")
+        data = f"{result.get('data')!r}, expected {experiment.data!r}"
+        raise FileExistsError(f"{path} is a result on {data}: choose another {option}")
 
 
 @cache
 def revision() -> str | None:
-    """The git revision of the source as it was loaded, with a plus sign if it had uncommitted changes."""
+    """Git revision of the source when it was loaded; a plus sign marks uncommitted changes."""
     source = Path(__file__).parent
 
     def git(*arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""Scores of several results as one number and how far it spreads."""
+"""Mean and spread of scores over several results."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def values(results: Sequence[Mapping[str, Any]], key: str) -> list[float]:
-    """A score of each result that has it, or of each fold of it where there are folds.
+    """Collect a score from each result that has it, or from each of its folds.
 
     >>> values([{"auc": 0.5}, {"folds": [{"auc": 0.7}, {"auc": 0.8}], "auc": 0.75}, {}], "auc")
     [0.5, 0.7, 0.8]
@@ -16,7 +16,7 @@ def values(results: Sequence[Mapping[str, Any]], key: str) -> list[float]:
 
 
 def score(result: Mapping[str, Any], key: str, missing: Any = None) -> Any:
-    """A score by its name, in which a dot leads into a part of the result.
+    """Look up a score by name; dots separate nested keys.
 
     >>> score({"graph": {"sigma": 2.0}}, "graph.sigma")
     2.0
@@ -29,26 +29,26 @@ def score(result: Mapping[str, Any], key: str, missing: Any = None) -> Any:
     return value
 
 
-def standard_error(found: Sequence[float]) -> float:
-    """The standard error of the mean, as if all values were independent; zero for a single one.
+def standard_error(scores: Sequence[float]) -> float:
+    """Standard error of the mean, assuming independent values; zero for a single value.
 
     >>> round(standard_error([0.5, 0.7, 0.6, 1.0]), 4)
     0.108
     """
-    return stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
+    return stdev(scores) / len(scores) ** 0.5 if len(scores) > 1 else 0.0
 
 
-def spread(results: Sequence[Mapping[str, Any]], key: str) -> str:
-    """The mean of a score ± its standard deviation over seeds or, with folds, its standard error over them.
+def format_mean(results: Sequence[Mapping[str, Any]], key: str) -> str:
+    """Mean of a score ± its standard deviation over seeds or, with folds, its standard error over folds.
 
-    >>> spread([{"auc": 0.5}, {"auc": 0.7}], "auc")
+    >>> format_mean([{"auc": 0.5}, {"auc": 0.7}], "auc")
     '0.6000 ± 0.1414'
     """
-    found = values(results, key)
-    if not found:
+    scores = values(results, key)
+    if not scores:
         return "—"
-    shown = f"{fmean(found):.4f}"
-    if len(set(found)) > 1:
-        shown += f" ± {standard_error(found) if 'folds' in results[0] else stdev(found):.4f}"
+    text = f"{fmean(scores):.4f}"
+    if len(set(scores)) > 1:
+        text += f" ± {standard_error(scores) if 'folds' in results[0] else stdev(scores):.4f}"
     folds = sum(len(result.get("folds", ())) for result in results)
-    return f"{shown} ({len(found)} of {folds} folds)" if 0 < len(found) < folds else shown
+    return f"{text} ({len(scores)} of {folds} folds)" if 0 < len(scores) < folds else text

@@ -50,11 +50,11 @@ class Point:
 
     def folder(self, out: Path) -> Path:
         """Return the folder of the run."""
-        return runner.folder_of(out, self.experiment, self.row, self.seed)
+        return runner.run_folder(out, self.experiment, self.row, self.seed)
 
     def record(self, results: Path) -> Path:
         """Return the file of its result."""
-        return runner.record_of(results, self.experiment, self.row, self.seed)
+        return runner.result_path(results, self.experiment, self.row, self.seed)
 
     def run(self, out: Path, results: Path, *, resume: bool, show: bool) -> dict[str, Any]:
         """Train and test the model, see `setwise.experiments.runner.run`."""

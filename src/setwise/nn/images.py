@@ -1,4 +1,4 @@
-"""Networks of images: the convolution layers that the paper's encoders are made of."""
+"""Convolution layers of the paper's image encoders."""
 
 from functools import reduce
 from operator import or_
@@ -15,18 +15,18 @@ from setwise.nn.layers import BatchNorm, Resettable
 class ConvPool(Resettable):
     """Convolution, 2 × 2 max pooling, ReLU: the paper's Conv(c_i, c_o, k, ReLU, MaxPool(2, 2)).
 
-    Pooling before the ReLU gives the same result and leaves a quarter of it to do. Weights start from
-    Kaiming's uniform law, biases at zero, so that the signal neither fades nor explodes on its way.
+    Pooling before the ReLU gives the same result at a quarter of the cost. Weights are initialised with
+    Kaiming's uniform distribution and biases with zero, which preserves the variance of the signal.
 
-    Images of type bool have black and white pixels only. An output sees (k + 1) × (k + 1) of them, and few
-    of the 2^((k + 1)²) patterns ever occur in drawings: with one channel and k ≤ 3 each pattern that does
-    is convolved once, and the outputs are looked up.
+    Boolean images are black and white. An output depends on (k + 1) × (k + 1) pixels, and few of the
+    2^((k + 1)²) patterns occur in drawings: with one channel and k ≤ 3 each pattern that occurs is convolved
+    once, and the outputs are looked up.
 
     Args:
-        in_channels: channels that come in.
-        out_channels: channels that go out.
-        kernel: side of the convolution, without padding.
-        norm: whether to normalise over the batch before the ReLU.
+        in_channels: number of input channels.
+        out_channels: number of output channels.
+        kernel: side length of the kernel; there is no padding.
+        norm: apply a batch norm before the ReLU.
 
     >>> images = torch.rand(2, 1, 105, 105) < 0.1
     >>> layer = ConvPool(1, 10)
@@ -47,7 +47,7 @@ class ConvPool(Resettable):
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights anew."""
+        """Initialise the weights."""
         nn.init.kaiming_uniform_(self.convolution.weight, nonlinearity="relu", generator=generator)
         if self.convolution.bias is not None:
             nn.init.zeros_(self.convolution.bias)
@@ -71,21 +71,21 @@ class ConvPool(Resettable):
     def _look_up(self, x: Tensor, side: int) -> Tensor:
         patches, row = distinct_patches(x, side)
         table = self._convolve(patches.to(self.convolution.weight.dtype)).flatten(1)
-        if isinstance(self.norm, nn.Identity):  # batch statistics count each pixel, not each pattern
+        if isinstance(self.norm, nn.Identity):  # batch statistics need every pixel, not every pattern
             return rows_as_channels(relu(table), row)
         return relu(self.norm(rows_as_channels(table, row)))
 
 
 class InkConvPool(nn.Module):
-    """Two `ConvPool` layers on black-and-white drawings, computed only where there is ink.
+    """Two `ConvPool` layers on black-and-white drawings, evaluated only where there is ink.
 
-    Most of a drawing is blank, and both layers have one constant output wherever what they see is blank. The
-    first layer is looked up as in `ConvPool`; the second one is a matrix product over the patches that touch
-    ink. Images of other types go through the two layers as usual.
+    Most of a drawing is blank, and both layers have a constant output on blank areas. The first layer is
+    looked up as in `ConvPool`; the second one is a matrix product over the patches with ink. Images of other
+    types pass through the two layers as usual.
 
     Args:
-        first: layer of one channel, kernel side at most 3, without a norm.
-        second: layer without a norm.
+        first: layer with one input channel and kernel side at most 3, without norm.
+        second: layer without norm.
 
     >>> images = torch.zeros(2, 1, 29, 29, dtype=torch.bool)
     >>> images[0, 0, 3:20, 14] = True
@@ -97,15 +97,15 @@ class InkConvPool(nn.Module):
     def __init__(self, first: ConvPool, second: ConvPool) -> None:
         super().__init__()
         if not all(isinstance(layer.norm, nn.Identity) for layer in (first, second)):
-            raise ValueError("first and second must have no norm, got one with norm=True")
+            raise ValueError("first and second must not have a norm, got a layer with norm=True")
         if first.convolution.in_channels != 1 or first.convolution.kernel_size[0] > 3:
             raise ValueError(
-                "first must read one channel with a kernel of side 3 or less, "
+                "first must have one input channel and a kernel of side at most 3, "
                 f"got {first.convolution.in_channels} channels and side {first.convolution.kernel_size[0]}"
             )
         if second.convolution.in_channels != first.convolution.out_channels:
             raise ValueError(
-                f"second must read the {first.convolution.out_channels} channels of first, "
+                f"second must have {first.convolution.out_channels} input channels, the outputs of first, "
                 f"got {second.convolution.in_channels}"
             )
         self.first = first
@@ -114,25 +114,25 @@ class InkConvPool(nn.Module):
     def forward(self, x: Shaped[Tensor, "m 1 h w"]) -> Float[Tensor, "m o v u"]:
         """Convolve and pool the images twice."""
         first, second = (layer.convolution for layer in (self.first, self.second))
-        least = first.kernel_size[0] + 2 * second.kernel_size[0] + 1
-        fits = x.dim() == 4 and x.shape[1] == 1 and min(x.shape[2:]) >= least  # if not, the layers raise
+        min_side = first.kernel_size[0] + 2 * second.kernel_size[0] + 1
+        fits = x.dim() == 4 and x.shape[1] == 1 and min(x.shape[2:]) >= min_side  # else the layers raise
         if x.dtype != torch.bool or second.bias is None or not fits:
             out: Tensor = self.second(self.first(x))
             return out
         patches, row = distinct_patches(x, first.kernel_size[0] + 1)
         table = relu(self.first._convolve(patches.to(first.weight.dtype)).flatten(1))
-        places, window = _windows(row, second.kernel_size[0] + 1)
-        seen = table.index_select(0, window.flatten()).view(len(window), -1)
-        pooled = (seen @ _four_kernels(second.weight)).unflatten(1, (4, -1)).amax(1)
+        positions, window = _windows(row, second.kernel_size[0] + 1)
+        inputs = table.index_select(0, window.flatten()).view(len(window), -1)
+        pooled = (inputs @ _shifted_kernels(second.weight)).unflatten(1, (4, -1)).amax(1)
         pooled = relu(pooled + second.bias)
         height, width = ((side - second.kernel_size[0] + 1) // 2 for side in row.shape[1:])
         blank = pooled[-1].expand(len(x) * height * width, -1)
-        y = blank.index_copy(0, places, pooled[:-1])
+        y = blank.index_copy(0, positions, pooled[:-1])
         return y.view(len(x), height, width, y.shape[1]).permute(0, 3, 1, 2)
 
 
 def _windows(row: Int[Tensor, "m v u"], side: int) -> tuple[Int[Tensor, " p"], Int[Tensor, "q s"]]:
-    """Which outputs see ink, and the patterns that each of them sees; in the last line, a blank window."""
+    """Indices of the outputs that depend on ink, and the patterns of each; the last row is a blank window."""
     height, width = row.shape[1:]
     ink = max_pool2d((row > 0).float().unsqueeze(1), side, stride=2).squeeze(1) > 0
     image, v, u = ink.nonzero(as_tuple=True)
@@ -142,8 +142,8 @@ def _windows(row: Int[Tensor, "m v u"], side: int) -> tuple[Int[Tensor, " p"], I
     return ink.flatten().nonzero().squeeze(1), torch.cat([window, window.new_zeros(1, side * side)])
 
 
-def _four_kernels(weight: Float[Tensor, "o c k k"]) -> Float[Tensor, "s p"]:
-    """The kernel at the four places of a 2 × 2 pool, as a matrix on windows of (k + 1)² c numbers."""
+def _shifted_kernels(weight: Float[Tensor, "o c k k"]) -> Float[Tensor, "s p"]:
+    """The kernel at the four positions of a 2 × 2 pool, as a matrix for windows of (k + 1)² c values."""
     placed = [pad(weight, (x, 1 - x, y, 1 - y)) for y in (0, 1) for x in (0, 1)]
     return torch.stack(placed).permute(3, 4, 2, 0, 1).flatten(3).flatten(0, 2)
 
@@ -151,7 +151,7 @@ def _four_kernels(weight: Float[Tensor, "o c k k"]) -> Float[Tensor, "s p"]:
 def distinct_patches(
     x: Bool[Tensor, "m 1 h w"], side: int
 ) -> tuple[Bool[Tensor, "t 1 {side} {side}"], Int[Tensor, "m v u"]]:
-    """The different square patches at every second pixel, the blank one first, and which of them is where.
+    """Distinct square patches at every second pixel, the blank one first, and the patch index per position.
 
     >>> patches, row = distinct_patches(torch.eye(6, dtype=torch.bool)[None, None], 4)
     >>> patches.shape, row.tolist()
@@ -161,14 +161,14 @@ def distinct_patches(
     bits = x.squeeze(1).int()
     lines = reduce(or_, (bits[:, :, j : j + 2 * width - 1 : 2] << j for j in range(side)))
     pattern = reduce(or_, (lines[:, i : i + 2 * height - 1 : 2] << (side * i) for i in range(side)))
-    seen = torch.zeros(2 ** (side * side), dtype=torch.bool, device=x.device)
-    seen[pattern.flatten()] = True
-    seen[0] = True
-    numbers = seen.nonzero()
+    occurs = torch.zeros(2 ** (side * side), dtype=torch.bool, device=x.device)
+    occurs[pattern.flatten()] = True
+    occurs[0] = True
+    numbers = occurs.nonzero()
     patches = (numbers >> torch.arange(side * side, device=x.device)) & 1
-    return patches.view(-1, 1, side, side).bool(), (seen.cumsum(0) - 1)[pattern]
+    return patches.view(-1, 1, side, side).bool(), (occurs.cumsum(0) - 1)[pattern]
 
 
 def rows_as_channels(table: Float[Tensor, "t c"], row: Int[Tensor, "m v u"]) -> Float[Tensor, "m c v u"]:
-    """The row of each pixel as its channels; channels last in memory, as convolutions like it."""
+    """Use the table row of each pixel as its channels, in the channels-last memory format."""
     return table.index_select(0, row.flatten()).view(*row.shape, table.shape[1]).permute(0, 3, 1, 2)

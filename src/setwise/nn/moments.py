@@ -1,4 +1,4 @@
-"""Local moments: what a point in space is surrounded by, before the encoder reads it."""
+"""Local moments: mean and covariance of the neighbourhood of each point, as input of an encoder."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -9,17 +9,17 @@ from setwise.sets import Elements, Shared
 
 
 class LocalMoments(nn.Module):
-    """Mean and covariance of the points around each point, at several scales, for a network to read.
+    """Encode each point from the mean and covariance of the points around it, at several scales.
 
-    With w_ij ∝ exp(−‖x_i − x_j‖² / 2σ²), which sum to one over j, a point has μ_i = Σ_j w_ij x_j and
-    Σ_i = Σ_j w_ij (x_j − μ_i)(x_j − μ_i)ᵀ. The covariance tells a rod from a sheet from a lump, and which way
-    it lies; the mean tells the rim of a surface from its middle. The network reads x_i and, for every σ,
-    (μ_i − x_i) / σ and the upper triangle of Σ_i / σ²: `features` numbers in all.
+    With w_ij ∝ exp(−‖x_i − x_j‖² / 2σ²), normalised over j, the moments of a point are μ_i = Σ_j w_ij x_j and
+    Σ_i = Σ_j w_ij (x_j − μ_i)(x_j − μ_i)ᵀ. The covariance describes the local shape and its orientation; the
+    mean separates the boundary of a surface from its interior. The network's input is x_i and, for every σ,
+    (μ_i − x_i) / σ and the upper triangle of Σ_i / σ², in total `features` numbers.
 
     Args:
         network: ``(x [b, n, features], mask) → [b, n, d]``, e.g. an `MLP`.
-        dim: coordinates of a point.
-        scales: where each σ starts; they are learned. Sets are supposed to fill the unit ball.
+        dim: number of coordinates of a point.
+        scales: initial value of each σ; they are learned. Sets are assumed to fill the unit ball.
 
     >>> from setwise.nn.layers import MLP
     >>> encoder = LocalMoments(MLP(LocalMoments.features(3, 2), 16), scales=(0.1, 0.3))
@@ -41,7 +41,7 @@ class LocalMoments(nn.Module):
 
     @staticmethod
     def features(dim: int, scales: int) -> int:
-        """How many numbers the network reads of each point: d + scales · (d + d(d + 1)/2).
+        """Number of input features of the network: d + scales · (d + d(d + 1)/2).
 
         >>> LocalMoments.features(3, 3)
         30
@@ -60,15 +60,15 @@ class LocalMoments(nn.Module):
         return out
 
     def moments(self, x: Tensor, mask: Tensor | None = None) -> list[Tensor]:
-        """(μ − x) / σ and the upper triangle of Σ / σ², for one σ after the other."""
+        """(μ − x) / σ and the upper triangle of Σ / σ², for each σ in turn."""
         row, column = torch.triu_indices(self.dim, self.dim, device=x.device)
-        found = []
-        with torch.autocast(x.device.type, enabled=False):  # differences of like numbers need their digits
+        moments = []
+        with torch.autocast(x.device.type, enabled=False):  # the differences need full precision
             x = center(x.to(torch.promote_types(x.dtype, torch.float32)), mask)
-            known = torch.cat([x, x[..., row] * x[..., column]], dim=-1)
+            products = torch.cat([x, x[..., row] * x[..., column]], dim=-1)
             for sigma in self.log_scales.to(x.dtype).exp():
                 W = row_normalize(log_rbf_kernel(x, sigma), mask)
-                mean, square = (W @ known).split([self.dim, len(row)], dim=-1)
+                mean, square = (W @ products).split([self.dim, len(row)], dim=-1)
                 covariance = square - mean[..., row] * mean[..., column]
-                found += [(mean - x) / sigma, covariance / sigma.square()]
-        return found
+                moments += [(mean - x) / sigma, covariance / sigma.square()]
+        return moments

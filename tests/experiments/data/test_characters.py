@@ -23,11 +23,11 @@ from setwise.experiments.data.characters import (
     Characters,
     CharacterSets,
     Split,
-    drawn_strokes,
     sample_counts,
     sample_elements,
     split_by_character,
     split_by_image,
+    synthetic_characters,
 )
 from setwise.experiments.data.folders import cache_folder, data_folder
 from setwise.experiments.data.omniglot import load_characters, load_omniglot
@@ -156,12 +156,14 @@ def test_a_missing_half(folder: Path, missing: str) -> None:
     write(folder, omniglot_files(), "zip", "zip")
     (folder / f"{missing}.zip").unlink()
     for load in (load_omniglot, load_characters):
-        with pytest.raises(FileNotFoundError, match=rf"{missing}.zip is missing: put .* into .*omniglot "):
+        with pytest.raises(
+            FileNotFoundError, match=rf"{missing}.zip is missing in .*omniglot: .*setwise download omniglot"
+        ):
             load()
 
 
 def test_without_omniglot_the_stand_in_says_so(folder: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"public at https://github\.com/brendenlake"):
+    with pytest.raises(FileNotFoundError, match=r"from https://github\.com/brendenlake"):
         load_omniglot()
     assert load_characters().name == "stand-in: drawn strokes"
     write(folder, omniglot_files(), "zip", "zip")
@@ -169,11 +171,11 @@ def test_without_omniglot_the_stand_in_says_so(folder: Path) -> None:
 
 
 FIRST = f"{BACKGROUND}/Angles/character01/1000_01.png"
-SPOILT: dict[str, tuple[Callable[[Files], Files], str]] = {
+DAMAGED: dict[str, tuple[Callable[[Files], Files], str]] = {
     "truncated image": (lambda f: f | {FIRST: f[FIRST][:-20]}, f"{FIRST}: "),
     "cut inside the pixels": (lambda f: f | {FIRST: f[FIRST][:60]}, f"{FIRST}: "),
-    "no image": (lambda f: f | {FIRST: b"ink"}, f"{FIRST}: expected a whole PNG"),
-    "no bytes": (lambda f: f | {FIRST: b""}, f"{FIRST}: expected a whole PNG"),
+    "no image": (lambda f: f | {FIRST: b"ink"}, f"{FIRST}: expected a complete PNG"),
+    "no bytes": (lambda f: f | {FIRST: b""}, f"{FIRST}: expected a complete PNG"),
     "another format": (lambda f: f | {FIRST: b"GIF89a" + f[FIRST]}, f"{FIRST}: cannot identify"),
     "hole in the pixels": (lambda f: f | {FIRST: f[FIRST][:48] + f[FIRST][60:]}, f"{FIRST}: "),
     "wrong size": (
@@ -203,7 +205,7 @@ SPOILT: dict[str, tuple[Callable[[Files], Files], str]] = {
     ),
     "the same drawing twice": (
         lambda f: f | {FIRST.replace("1000_", "2000_"): f[FIRST]},
-        "expected one file for each drawing, got a second one",
+        "expected one file per drawing, got a second one",
     ),
     "strange name": (
         lambda f: f | {f"{BACKGROUND}/notes.png": f[FIRST]},
@@ -213,17 +215,19 @@ SPOILT: dict[str, tuple[Callable[[Files], Files], str]] = {
 
 
 @pytest.mark.parametrize("layout", ["zip", "folder"])
-@pytest.mark.parametrize("what", SPOILT)
+@pytest.mark.parametrize("what", DAMAGED)
 def test_damage_is_named(folder: Path, what: str, layout: str) -> None:
-    spoil, message = SPOILT[what]
+    damage, message = DAMAGED[what]
     files = omniglot_files()
-    files[BACKGROUND] = spoil(files[BACKGROUND])
+    files[BACKGROUND] = damage(files[BACKGROUND])
     write(folder, files, layout, "zip")
     for load in (load_omniglot, load_characters):  # damage is no reason for the stand-in
-        with pytest.raises(ValueError, match=r"images_background.* is damaged or not Omniglot's") as caught:
+        with pytest.raises(
+            ValueError, match=r"images_background.* is damaged or not part of Omniglot"
+        ) as caught:
             load()
         assert message in str(caught.value)
-        assert "put the public one from https://github.com/brendenlake/omniglot" in str(caught.value)
+        assert "from https://github.com/brendenlake/omniglot" in str(caught.value)
         assert "\n" not in str(caught.value)
     assert not cache_folder().exists()
 
@@ -272,7 +276,7 @@ def test_a_flipped_bit_in_an_archive(folder: Path) -> None:
 def test_without_pillow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(folder, omniglot_files(), "zip", "zip")
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ModuleNotFoundError, match=r"needs Pillow: pip install 'setwise\[data\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"requires Pillow: pip install 'setwise\[data\]'"):
         load_omniglot()
 
 
@@ -340,7 +344,7 @@ def test_a_cache_that_cannot_be_written(folder: Path, monkeypatch: pytest.Monkey
     blocked = folder.parent / "file"
     blocked.write_text("no folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
-    with pytest.warns(UserWarning, match="decoded anew each time"):
+    with pytest.warns(UserWarning, match="cannot write the cache .*omniglot"):
         assert len(load_omniglot()) == 5
 
 
@@ -596,7 +600,7 @@ def test_other_sizes(sizes: tuple[int, int]) -> None:
 
 
 def test_batch_shapes_and_padding() -> None:
-    script = drawn_strokes(20)
+    script = synthetic_characters(20)
     batch, y = CharacterSets(script, split_by_image(script).train).batch(32, torch.Generator().manual_seed(0))
     assert batch.x.shape == (32, 10, 1, 105, 105)
     assert batch.x.dtype == torch.bool
@@ -654,11 +658,11 @@ def test_too_few_characters_or_drawings() -> None:
     script = numbered(30)
     with pytest.raises(ValueError, match="need at least 10 characters of 10 drawings, got 30 of 8"):
         CharacterSets(script, script.index[:, :8]).batch(1, random_state)
-    with pytest.raises(ValueError, match="26 characters of 10 drawings, but the part has only 25 of 20"):
+    with pytest.raises(ValueError, match="26 characters with 10 drawings each, got only 25 with 20"):
         CharacterSets(script, script.index[:25]).pool_batch(1, random_state)
-    with pytest.raises(ValueError, match="at least one set"):
+    with pytest.raises(ValueError, match="sets >= 1"):
         CharacterSets(script, script.index).batch(0, random_state)
-    with pytest.raises(ValueError, match=r"smallest ≤ largest, got 1 of \(4, 3\)"):
+    with pytest.raises(ValueError, match=r"smallest <= largest size, got 1 sets of \(4, 3\)"):
         CharacterSets(script, script.index, sizes=(4, 3)).batch(1, random_state)
 
 
@@ -678,8 +682,8 @@ def test_the_stand_in_can_be_told_apart() -> None:
 
 
 def test_the_stand_in_is_fixed_by_its_seed() -> None:
-    assert np.array_equal(drawn_strokes(3, 2).bits, drawn_strokes(3, 2).bits)
-    assert not np.array_equal(drawn_strokes(3, 2).bits, drawn_strokes(3, 2, seed=1).bits)
+    assert np.array_equal(synthetic_characters(3, 2).bits, synthetic_characters(3, 2).bits)
+    assert not np.array_equal(synthetic_characters(3, 2).bits, synthetic_characters(3, 2, seed=1).bits)
 
 
 # The real thing

@@ -12,14 +12,14 @@ from setwise.experiments.data import histology
 from setwise.experiments.data.histology import (
     CLASSES,
     PatchedImages,
-    assembled,
+    assemble_image,
+    extract_patches,
     load_histology,
-    patched,
+    random_orientation,
     read_image,
     read_images,
-    turned,
 )
-from setwise.experiments.data.stains import from_stains, restained, stain_matrix, to_stains
+from setwise.experiments.data.stains import from_stains, random_stain, stain_matrix, to_stains
 from setwise.experiments.data.tissue import tissue
 
 REAL = Path(os.environ.get("SETWISE_DATA", "")) / "breast_cancer"
@@ -41,43 +41,43 @@ def write(path: Path, image: torch.Tensor) -> Path:
 
 def test_patches_are_where_their_coords_say() -> None:
     image = random_image(70, 101)
-    patches, coords = patched(image, 32)
+    patches, coords = extract_patches(image, 32)
     assert patches.shape == (6, 3, 32, 32)
     assert coords.tolist() == [[0, 0], [32, 0], [64, 0], [0, 32], [32, 32], [64, 32]]
     for patch, (column, row) in zip(patches, coords.tolist(), strict=True):
         assert torch.equal(patch.permute(1, 2, 0), image[row : row + 32, column : column + 32])
-    assert torch.equal(assembled(patches, coords), image[:64, :96])
+    assert torch.equal(assemble_image(patches, coords), image[:64, :96])
 
 
 def test_a_missing_patch_is_white() -> None:
-    patches, coords = patched(random_image(64, 64), 32)
-    image = assembled(patches[[0, 3]], coords[[0, 3]])
+    patches, coords = extract_patches(random_image(64, 64), 32)
+    image = assemble_image(patches[[0, 3]], coords[[0, 3]])
     assert (image[:32, 32:] == 255).all()
     assert torch.equal(image[32:, 32:], patches[3].permute(1, 2, 0))
 
 
 def test_an_image_below_a_patch_is_refused() -> None:
     with pytest.raises(ValueError, match="an image must have at least 32 × 32 pixels, got 40 × 31"):
-        patched(random_image(31, 40))
+        extract_patches(random_image(31, 40))
     with pytest.raises(ValueError, match="size must be at least 1, got 0"):
-        patched(random_image(31, 40), 0)
-    assert patched(random_image(32, 32))[0].shape == (1, 3, 32, 32)
+        extract_patches(random_image(31, 40), 0)
+    assert extract_patches(random_image(32, 32))[0].shape == (1, 3, 32, 32)
 
 
 def test_turning_gives_each_patch_one_of_its_eight_views() -> None:
-    patches, _ = patched(random_image(128, 160))
-    out = turned(patches, torch.Generator().manual_seed(0))
+    patches, _ = extract_patches(random_image(128, 160))
+    out = random_orientation(patches, torch.Generator().manual_seed(0))
     seen = set()
     for before, after in zip(patches, out, strict=True):
         views = [t for k in range(4) for t in (before.rot90(k, (1, 2)), before.rot90(k, (1, 2)).flip(2))]
         (which,) = [i for i, view in enumerate(views) if torch.equal(view, after)]
         seen.add(which)
-    assert len(seen) >= 6  # of 20 patches; all turned alike would be one
+    assert len(seen) >= 6  # of 20 patches; all random_orientation alike would be one
 
 
 def test_turning_is_the_generators_choice() -> None:
-    patches, _ = patched(random_image(128, 160))
-    a, b, c = (turned(patches, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
+    patches, _ = extract_patches(random_image(128, 160))
+    a, b, c = (random_orientation(patches, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
     assert torch.equal(a, b)
     assert not torch.equal(a, c)
 
@@ -102,8 +102,8 @@ def test_amounts_come_back() -> None:
 
 
 def test_restaining_scales_the_amounts_of_a_whole_image() -> None:
-    patches, _ = patched(random_image(64, 64).clamp(min=128))  # pale enough to stay below black
-    out = restained(patches, torch.Generator().manual_seed(3), strength=0.3)
+    patches, _ = extract_patches(random_image(64, 64).clamp(min=128))  # pale enough to stay below black
+    out = random_stain(patches, torch.Generator().manual_seed(3), strength=0.3)
     before, after = (to_stains(p.movedim(1, -1)).reshape(-1, 3) for p in (patches, out))
     factors = (before * after).sum(0) / before.square().sum(0)
     expected = 1 + 0.3 * (2 * torch.rand(3, generator=torch.Generator().manual_seed(3)) - 1)
@@ -111,7 +111,7 @@ def test_restaining_scales_the_amounts_of_a_whole_image() -> None:
     assert out.dtype == torch.uint8
     for strength in (-0.1, 1.0):
         with pytest.raises(ValueError, match="strength must be at least 0 and below 1, got"):
-            restained(patches, torch.Generator(), strength=strength)
+            random_stain(patches, torch.Generator(), strength=strength)
 
 
 # Files
@@ -153,7 +153,7 @@ def test_a_bad_image_is_named(tmp_path: Path) -> None:
     good = write(tmp_path / "good.png", random_image(64, 64))
     cut = tmp_path / "cut.png"
     cut.write_bytes(good.read_bytes()[:200])
-    with pytest.raises(ValueError, match=r"cut\.png is not a readable image: damaged, or of an unknown"):
+    with pytest.raises(ValueError, match=r"cut\.png is not a readable image: damaged, or of an unsupported"):
         read_images([good, cut], ["a", "b"])
     small = write(tmp_path / "small.png", random_image(20, 64))
     with pytest.raises(
@@ -162,9 +162,9 @@ def test_a_bad_image_is_named(tmp_path: Path) -> None:
         read_images([good, small], ["a", "b"])
     with pytest.raises(FileNotFoundError):
         read_image(tmp_path / "none.png")
-    with pytest.raises(ValueError, match="expected a label for each of 1 images, got 2"):
+    with pytest.raises(ValueError, match="labels must have one entry per image, got 2 for 1"):
         read_images([good], ["a", "b"])
-    with pytest.raises(ValueError, match="labels must be of a, c, got 'b'"):
+    with pytest.raises(ValueError, match="labels must be among a, c, got 'b'"):
         read_images([good], ["b"], classes=("a", "c"))
 
 
@@ -176,7 +176,7 @@ def test_paths_may_be_words(tmp_path: Path) -> None:
 def test_pixels_of_more_than_8_bits_are_refused(tmp_path: Path) -> None:
     Image.fromarray(np.full((40, 40), 3000, dtype=np.uint16)).save(tmp_path / "deep.tif")
     with pytest.raises(
-        ValueError, match=r"deep\.tif: expected pixels of at most 8 bits a colour, got pillow's"
+        ValueError, match=r"deep\.tif: expected pixels with at most 8 bits per channel, got pillow mode"
     ):
         read_image(tmp_path / "deep.tif")
 
@@ -184,19 +184,17 @@ def test_pixels_of_more_than_8_bits_are_refused(tmp_path: Path) -> None:
 def test_an_image_beyond_pillows_limit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "large.png", random_image(64, 64))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    with pytest.raises(
-        ValueError, match=r"large\.png is larger than pillow opens: expected at most about 1,000"
-    ):
+    with pytest.raises(ValueError, match=r"large\.png is too large for pillow: expected at most about 1,000"):
         read_image(path)
 
 
 def test_an_image_has_three_colours(unchecked: None) -> None:
     with pytest.raises(ValueError, match=r"an image must be \[height, width, 3\], got \[40, 40, 4\]"):
-        patched(torch.zeros(40, 40, 4, dtype=torch.uint8))
+        extract_patches(torch.zeros(40, 40, 4, dtype=torch.uint8))
 
 
 def test_what_does_not_fit_together_is_refused() -> None:
-    patches, coords = patched(random_image(32, 32))
+    patches, coords = extract_patches(random_image(32, 32))
 
     def images(**changes: object) -> PatchedImages:
         arguments: dict[str, object] = {
@@ -206,7 +204,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
         return PatchedImages(**(arguments | changes))  # type: ignore[arg-type]
 
     assert len(images()) == 1
-    with pytest.raises(ValueError, match="slides must be one for each label, got 2 for 1"):
+    with pytest.raises(ValueError, match="slides must have one entry per label, got 2 for 1"):
         images(slides=("s", "t"))
     with pytest.raises(ValueError, match="labels must lie between 0 and 1, got 2 to 2"):
         images(labels=torch.tensor([2]))
@@ -227,7 +225,7 @@ def test_the_archive_is_found_in_the_data_folder(tmp_path: Path, monkeypatch: py
     assert load_histology().name == "stand-in: drawn tissue"
     archive(tmp_path / "breast_cancer", 5)
     (tmp_path / "breast_cancer" / "README.txt").write_text("not an image")
-    with pytest.raises(ValueError, match="breast_cancer must hold 58 images, got 5: see"):
+    with pytest.raises(ValueError, match="breast_cancer must contain 58 images, got 5: see"):
         load_histology()
     monkeypatch.setattr(histology, "IMAGES", 5)
     found = load_histology()
@@ -240,7 +238,7 @@ def test_the_archive_is_found_in_the_data_folder(tmp_path: Path, monkeypatch: py
 
 
 def test_an_empty_folder_that_was_asked_for_is_told(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="holds no ytma…_ccd image"):
+    with pytest.raises(FileNotFoundError, match="contains no ytma…_ccd image"):
         load_histology(tmp_path)
 
 
@@ -262,7 +260,7 @@ def test_malignant_tissue_holds_more_haematoxylin() -> None:
 
 
 @realdata
-@pytest.mark.skipif(not REAL.is_dir(), reason="the images are not at hand")
+@pytest.mark.skipif(not REAL.is_dir(), reason="the images are not available")
 def test_the_real_images() -> None:
     found = load_histology(REAL)
     assert len(found) == 58

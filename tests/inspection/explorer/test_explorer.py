@@ -20,8 +20,8 @@ from setwise.estimators.regressor import SetRegressor
 from setwise.experiments import counting, histology, mil, pointcloud, runner
 from setwise.experiments.base import Experiment
 from setwise.experiments.counting import Counting
-from setwise.experiments.data.characters import drawn_strokes
-from setwise.experiments.data.histology import PatchedImages, patched
+from setwise.experiments.data.characters import synthetic_characters
+from setwise.experiments.data.histology import PatchedImages, extract_patches
 from setwise.experiments.data.point_clouds import hold_out
 from setwise.experiments.data.solids import solids
 from setwise.experiments.gaussian import Gaussian
@@ -53,17 +53,17 @@ BAGS = MIL(bags="musk1", folds=2, sets=4, instances=3, training=sw.Training(step
 @pytest.fixture(scope="module", autouse=True)
 def small() -> Iterator[None]:
     """Small synthetic data instead of the data of this machine."""
-    script, shapes, images, bags = drawn_strokes(100), _solids(), _tissue(), _bags()
+    script, shapes, images, bags = synthetic_characters(100), _solids(), _tissue(), _bags()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counting, "_characters", lambda: script)
         patch.setattr(counting, "VALIDATION_SETS", 16)
         patch.setattr(pointcloud, "_shapes", lambda: shapes)
         patch.setattr(histology, "_images", lambda: images)
         patch.setattr(mil, "_bags", lambda name: bags)
-        for cached in (counting._split, histology._dealt, mil._dealt):
+        for cached in (counting._split, histology._fold_split, mil._fold_split):
             cached.cache_clear()
         yield
-    for cached in (counting._split, histology._dealt, mil._dealt):
+    for cached in (counting._split, histology._fold_split, mil._fold_split):
         cached.cache_clear()
 
 
@@ -77,7 +77,7 @@ def _tissue() -> PatchedImages:
     """Eight images of six patches, malignant ones darker."""
     random = torch.Generator().manual_seed(0)
     bright = [torch.randint(0, 128, (64, 96, 3), generator=random) + 100 * (i % 2) for i in range(8)]
-    cut = [patched(image.to(torch.uint8)) for image in bright]
+    cut = [extract_patches(image.to(torch.uint8)) for image in bright]
     names = tuple(f"slide{i}" for i in range(8))
     return PatchedImages(
         "tissue", [p for p, _ in cut], [c for _, c in cut], torch.arange(8) % 2, ("benign", "malignant"),
@@ -113,7 +113,7 @@ def by_hand(folder: Path, experiment: Experiment, row: str) -> tuple[list[Any], 
     model.load_state_dict(load_checkpoint(folder / "checkpoint.pt")["model"])
     model.eval()
     with torch.no_grad():
-        exhibits = experiment.exhibits(0, 10**6, torch.Generator())
+        exhibits = experiment.example_sets(0, 10**6, torch.Generator())
         return [(e, model(e.x.unsqueeze(0))[0]) for e in exhibits], model
 
 
@@ -424,9 +424,9 @@ def test_rows_fitted_by_a_solver_need_no_checkpoint(tmp_path: Path) -> None:
             [random.normal(size=(3, 5)) + i % 2 for i in range(24)], [i % 2 for i in range(24)]
         )
         patch.setattr(mil, "_bags", lambda name: more)
-        mil._dealt.cache_clear()
+        mil._fold_split.cache_clear()
         content = runs.page_content(run(tmp_path, bags, "logistic"), sets=2)
-        mil._dealt.cache_clear()
+        mil._fold_split.cache_clear()
     assert dict(content.facts)["Training"] == "fitted by a solver, without batches"
     assert content.confusion is not None
     assert np.sum(content.confusion.counts) == 24
@@ -451,7 +451,7 @@ def test_extreme_counts_do_not_make_a_huge_confusion_matrix() -> None:
 def test_an_experiment_without_examples_shows_no_sets(
     gaussian: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Gaussian, "exhibits", Experiment.exhibits)
+    monkeypatch.setattr(Gaussian, "example_sets", Experiment.example_sets)
     content = runs.page_content(gaussian)
     assert content.sets == ()
     assert content.confusion is None

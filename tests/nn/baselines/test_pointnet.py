@@ -518,25 +518,25 @@ ball = partial(Sa, 0, 4, centers=2, radius=0.5, neighbours=3)
             lambda: sw.nn.ball_query(x, x, 1.0, 2, torch.ones(1, 3).bool()),
             "mask must be [1, 4] as the sets are",
         ),
-        (partial(Sa, 0), "SetAbstraction needs the width of at least one layer, got none"),
+        (partial(Sa, 0), "dims must have at least one width, got none"),
         (partial(Sa, -1, 4), "in_dim must not be negative, got -1"),
         (partial(Sa, 0, 4, 0), "out_dim must be at least 1, got 0"),
-        (partial(Sa, 0, 4, centers=3), "centers, radius and neighbours go together, got {'centers': 3, "),
+        (partial(Sa, 0, 4, centers=3), "neighbours must be given together, got {'centers': 3, "),
         (partial(ball, centers=0), "centers must be positive, got 0"),
         (partial(ball, radius=-0.5), "radius must be positive, got -0.5"),
         (partial(ball, neighbours=0), "neighbours must be positive, got 0"),
         (lambda: ball()(x, torch.zeros(1, 4, 2)), "points must have 0 features, got 2"),
-        (partial(Readout, 4), "Readout needs the number of outputs, got none"),
+        (partial(Readout, 4), "dims must have at least the number of outputs, got none"),
         (partial(NormedLayer, 0, 4), "in_dim must be at least 1, got 0"),
-        (partial(Build, 2, 5), "in_dim must be at least 3 for the coordinates, got 2"),
+        (partial(Build, 2, 5), "in_dim must be at least 3 (the coordinates), got 2"),
         (partial(Build, 3, 0), "out_dim must be at least 1, got 0"),
-        (partial(Build, 3, 5, centers=(9,)), "one more of dims, got 1, 2, 2 and 3"),
-        (partial(Build, 3, 5, radius=(0.1,)), "one more of dims, got 2, 1, 2 and 3"),
-        (partial(Build, 3, 5, neighbours=(4,)), "one more of dims, got 2, 2, 1 and 3"),
-        (partial(Build, 3, 5, dims=((4,), (4,))), "one more of dims, got 2, 2, 2 and 2"),
+        (partial(Build, 3, 5, centers=(9,)), "one more entry, got lengths 1, 2, 2 and 3"),
+        (partial(Build, 3, 5, radius=(0.1,)), "one more entry, got lengths 2, 1, 2 and 3"),
+        (partial(Build, 3, 5, neighbours=(4,)), "one more entry, got lengths 2, 2, 1 and 3"),
+        (partial(Build, 3, 5, dims=((4,), (4,))), "one more entry, got lengths 2, 2, 2 and 2"),
         (
             partial(Build, 3, 5, dims=((4,), (), (4,))),
-            "at least one width for each layer, got ((4,), (), (4,))",
+            "at least one width per layer, got ((4,), (), (4,))",
         ),
         (lambda: pointnet()(torch.zeros(2, 5, 2)), "3 coordinates and more], got torch.float32 [2, 5, 2]"),
         (lambda: pointnet()(torch.zeros(5, 4)), "3 coordinates and more], got torch.float32 [5, 4]"),
@@ -544,7 +544,7 @@ ball = partial(Sa, 0, 4, centers=2, radius=0.5, neighbours=3)
         (lambda: pointnet()(torch.zeros(2, 5, 3)), "points must have 1 features, got 0"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence(make: Callable[[], object], message: str) -> None:
+def test_invalid_arguments_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         make()
     assert "\n" not in str(error.value)

@@ -1,8 +1,8 @@
-"""Sets of handwritten characters, to be told how many different ones are among them.
+"""Sets of handwritten characters; the target is the number of different characters.
 
-The paper's second experiment: a set is six to ten drawings of one to as many characters out of Omniglot's
-1,623, each of which twenty people have drawn. Where Omniglot is not at hand, a script of drawn strokes
-stands in for it, and says so in its ``name``.
+The paper's second experiment: a set is six to ten drawings of one or more of Omniglot's 1,623 characters,
+each drawn by twenty people. If Omniglot is not available, a synthetic script is used instead, as its ``name``
+says.
 """
 
 from dataclasses import dataclass
@@ -23,17 +23,17 @@ SIZES = (6, 10)
 
 @dataclass(frozen=True, eq=False)
 class Characters:
-    """Drawings of characters, one bit a pixel: all of Omniglot takes 45 MB.
+    """Drawings of characters with one bit per pixel: all of Omniglot takes 45 MB.
 
-    A drawing is known by one number, character × drawings + drawing, as `index` has them.
+    A drawing is identified by the number character × drawings + drawing, see `index`.
 
     Args:
-        name: which data these are.
-        bits: the pixels of each drawing row by row, eight a byte, ink = 1 on paper = 0.
-        labels: the name of each character.
+        name: name of the data set.
+        bits: pixels of each drawing in row-major order, eight per byte; ink is 1, paper 0.
+        labels: name of each character.
         side: height and width of a drawing in pixels.
 
-    >>> script = drawn_strokes(characters=12)
+    >>> script = synthetic_characters(characters=12)
     >>> len(script), script.drawings, script.name
     (12, 20, 'stand-in: drawn strokes')
     >>> script.pixels(script.index[:2, :5]).shape
@@ -48,8 +48,8 @@ class Characters:
     def __post_init__(self) -> None:
         expected = (len(self.labels), self.bits.shape[1], -(-self.side * self.side // 8))
         if self.bits.dtype != np.uint8 or self.bits.shape != expected:
-            given = f"{self.bits.dtype} {list(self.bits.shape)}"
-            raise ValueError(f"bits must be uint8 {list(expected)}, got {given}")
+            got = f"{self.bits.dtype} {list(self.bits.shape)}"
+            raise ValueError(f"bits must be uint8 {list(expected)}, got {got}")
 
     @classmethod
     def from_pixels(
@@ -61,9 +61,9 @@ class Characters:
         """Pack drawings whose pixels are 1 for ink and 0 for paper.
 
         Args:
-            name: which data these are.
+            name: name of the data set.
             pixels: all drawings of all characters.
-            labels: the name of each character; its number unless given.
+            labels: name of each character; by default its index.
         """
         if labels is None:
             labels = tuple(str(i) for i in range(len(pixels)))
@@ -74,16 +74,16 @@ class Characters:
 
     @property
     def drawings(self) -> int:
-        """How many there are of each character."""
+        """Number of drawings per character."""
         return int(self.bits.shape[1])
 
     @property
     def index(self) -> Int[Tensor, "characters drawings"]:
-        """The numbers of all drawings."""
+        """Numbers of all drawings."""
         return torch.arange(len(self) * self.drawings).view(len(self), self.drawings)
 
     def pixels(self, index: Int[Tensor, "*shape"]) -> UInt8[Tensor, "*shape {self.side} {self.side}"]:
-        """The drawings with these numbers, ink = 1 on paper = 0; -1 stands for blank paper."""
+        """Drawings with the given numbers; ink is 1, paper 0; the number -1 gives a blank image."""
         number = index.flatten().numpy()
         packed = self.bits.reshape(len(self) * self.drawings, -1)[number]
         packed[number < 0] = 0
@@ -91,22 +91,22 @@ class Characters:
         return torch.from_numpy(pixels).view(*index.shape, self.side, self.side)
 
 
-def drawn_strokes(characters: int = 100, drawings: int = DRAWINGS, *, seed: int = 0) -> Characters:
-    """The stand-in: an invented script, the same for the same seed.
+def synthetic_characters(characters: int = 100, drawings: int = DRAWINGS, *, seed: int = 0) -> Characters:
+    """Synthetic stand-in for Omniglot, reproducible from the seed.
 
     Args:
-        characters: how many different ones.
-        drawings: how many of each.
-        seed: tells one script from another.
+        characters: number of characters.
+        drawings: drawings per character.
+        seed: random seed.
     """
     return Characters.from_pixels("stand-in: drawn strokes", draw(characters, drawings, side=SIDE, seed=seed))
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The numbers of the drawings to train on, to validate with and to test on.
+    """Drawing numbers of the training, validation and test parts.
 
-    Each is ``[characters, drawings]``; a row holds what the part has of one character.
+    Each is ``[characters, drawings]``, one row per character.
     """
 
     train: Int[Tensor, "trained drawings"]
@@ -115,82 +115,82 @@ class Split:
 
 
 def split_by_image(characters: Characters, *, validation: float = 0.1, seed: int = 0) -> Split:
-    """The paper's split: half the drawings of every character for training, the other half for the test.
+    """The paper's split: half of the drawings of each character for training, the other half for testing.
 
-    The validation drawings come out of the training half: all those of a tenth of the characters. A set may
-    hold ten drawings of one character, and ten is all that the training half has of it; setting aside some
-    drawings of each character would leave too few to draw such a set from. This way the sets of all three
-    parts follow the same distribution. The price: the characters set aside are never trained on, which makes
-    validation harder than the test, and the test, which has all characters, a little harder than the paper's.
-    With ``validation=0.0`` the training half is trained on whole, as in the paper; the test drawings are the
-    same for every ``validation``.
+    The validation part holds all training drawings of a tenth of the characters. A set may hold ten drawings
+    of one character, which is all that the training half has of it, so holding out some drawings of every
+    character would leave too few for such a set. With this split the sets of all parts follow the same
+    distribution. In return, the held-out characters are never trained on, so validation is harder than
+    testing, and testing, which uses all characters, is slightly harder than in the paper. With
+    ``validation=0.0`` the whole training half is used for training, as in the paper; the test drawings are
+    the same for every ``validation``.
 
     Args:
-        characters: what to split.
-        validation: share of the characters whose training drawings are set aside.
-        seed: tells one split from another.
+        characters: data to split.
+        validation: share of the characters whose training drawings are held out.
+        seed: random seed.
 
-    >>> split = split_by_image(drawn_strokes(30))
+    >>> split = split_by_image(synthetic_characters(30))
     >>> [list(part.shape) for part in (split.train, split.validation, split.test)]
     [[27, 10], [3, 10], [30, 10]]
     """
     _check_shares(validation=validation)
-    order = _shuffled(characters.drawings, (len(characters),), generator_of("drawings", seed))
+    order = _random_orders(characters.drawings, (len(characters),), generator_of("drawings", seed))
     shuffled = characters.index.gather(1, order)
     train, test = shuffled.tensor_split([characters.drawings // 2], dim=1)
-    aside = _pick(len(characters), validation, generator_of("validation", seed))
+    aside = _random_mask(len(characters), validation, generator_of("validation", seed))
     return Split(train[~aside], train[aside], test)
 
 
 def split_by_character(
     characters: Characters, *, validation: float = 0.1, test: float = 0.3, seed: int = 0
 ) -> Split:
-    """Set Transformer's split: no character of one part occurs in another.
+    """Set Transformer's split: the parts have no character in common.
 
-    How many characters go where is our choice. The scores do not compare with those of `split_by_image`.
+    The shares are our choice. Scores are not comparable with those of `split_by_image`.
 
     Args:
-        characters: what to split.
-        validation: share of the characters to validate with.
-        test: share of the characters to test on; the same ones for every ``validation``.
-        seed: tells one split from another.
+        characters: data to split.
+        validation: share of the characters in the validation part.
+        test: share of the characters in the test part; the same characters for every ``validation``.
+        seed: random seed.
 
-    >>> split = split_by_character(drawn_strokes(30))
+    >>> split = split_by_character(synthetic_characters(30))
     >>> [list(part.shape) for part in (split.train, split.validation, split.test)]
     [[18, 20], [3, 20], [9, 20]]
     """
     _check_shares(validation=validation, test=test)
     index = characters.index
-    tested = _pick(len(index), test, generator_of("test", seed))
+    tested = _random_mask(len(index), test, generator_of("test", seed))
     rest = index[~tested]
-    aside = _pick(len(rest), validation / (1 - test), generator_of("validation", seed))
+    aside = _random_mask(len(rest), validation / (1 - test), generator_of("validation", seed))
     return Split(rest[~aside], rest[aside], index[tested])
 
 
 def sample_counts(
     sets: int, generator: torch.Generator, *, sizes: tuple[int, int] = SIZES
 ) -> Int[Tensor, "{sets} {sizes[1]}"]:
-    """How often each character of a set occurs in it, as in the appendix.
+    """Number of occurrences of each character of a set, as in the appendix.
 
     n ~ U{6, …, 10}, c ~ U{1, …, n}, and the c characters occur (1, …, 1) + Multinomial(n − c; 1/c, …, 1/c)
-    times. The first c numbers of a row are these, the rest are zero.
+    times. The first c numbers of a row are these counts; the rest are zero.
 
     Args:
-        sets: how many sets.
-        generator: the source of randomness.
-        sizes: the least and the greatest n.
+        sets: number of sets.
+        generator: random generator.
+        sizes: minimum and maximum n.
 
     >>> sample_counts(3, torch.Generator().manual_seed(0)).sum(1)
     tensor([10, 10,  9])
     """
     smallest, largest = sizes
     if sets < 1 or not 1 <= smallest <= largest:
-        raise ValueError(f"expected at least one set of 1 ≤ smallest ≤ largest, got {sets} of {sizes}")
+        raise ValueError(f"expected sets >= 1 and 1 <= smallest <= largest size, got {sets} sets of {sizes}")
     n = torch.randint(smallest, largest + 1, (sets, 1), generator=generator)
-    c = 1 + _below(n, generator)
+    c = 1 + _random_below(n, generator)
     place = torch.arange(largest)
     counts = (place < c).long()
-    chosen = _below(c.expand(sets, largest), generator)
+    chosen = _random_below(c.expand(sets, largest), generator)
     return counts.scatter_add(1, chosen, ((place >= c) & (place < n)).long())
 
 
@@ -202,17 +202,17 @@ def sample_elements(
     drawings: int,
     sizes: tuple[int, int] = SIZES,
 ) -> tuple[Int[Tensor, "sets n"], Bool[Tensor, "sets n"], Int[Tensor, " sets"]]:
-    """Draw sets from a table of ``characters × drawings``, all drawings in a set different.
+    """Draw sets from a table of ``characters × drawings``; the drawings in a set are all different.
 
-    The characters of a set are drawn uniformly without replacement, and so are the drawings of each. The
-    elements come in random order, so that the order tells nothing.
+    The characters of a set are drawn uniformly without replacement, and so are the drawings of each
+    character. The elements are in random order.
 
     Args:
-        sets: how many sets.
-        generator: the source of randomness.
+        sets: number of sets.
+        generator: random generator.
         characters: rows of the table.
         drawings: columns of the table.
-        sizes: the least and the greatest number of elements.
+        sizes: minimum and maximum number of elements.
 
     Returns:
         The elements as row × drawings + column (zero in the padding), the mask, and the number of different
@@ -228,11 +228,11 @@ def sample_elements(
     end = counts.cumsum(1)
     place = torch.arange(largest).expand(sets, largest).contiguous()
     mask = place < end[:, -1:]
-    # The k-th of a set's characters takes the places from end[k-1] up to end[k].
+    # The k-th character of a set occupies the positions end[k-1] to end[k] - 1.
     member = torch.searchsorted(end, place, right=True).clamp(max=largest - 1)
     repeat = place - (end - counts).gather(1, member)
     row = torch.rand(sets, characters, generator=generator).topk(largest).indices.gather(1, member)
-    order = _shuffled(drawings, (sets, largest), generator)
+    order = _random_orders(drawings, (sets, largest), generator)
     column = order[torch.arange(sets).unsqueeze(1), member, repeat]
     index = (row * drawings + column).masked_fill(~mask, 0)
     shuffle = torch.rand(sets, largest, generator=generator).masked_fill(~mask, 2).argsort(1)
@@ -245,10 +245,10 @@ class CharacterSets:
 
     Args:
         characters: the drawings.
-        part: the numbers of those to draw from, a row a character: a part of a `Split`.
-        sizes: the least and the greatest number of elements.
+        part: drawing numbers to sample from, one row per character: a part of a `Split`.
+        sizes: minimum and maximum number of elements.
 
-    >>> script = drawn_strokes(characters=30)
+    >>> script = synthetic_characters(characters=30)
     >>> sets = CharacterSets(script, split_by_image(script).train)
     >>> batch, y = sets.batch(4, torch.Generator().manual_seed(0))
     >>> batch.x.shape, batch.sizes.tolist(), y.tolist()
@@ -260,11 +260,11 @@ class CharacterSets:
     sizes: tuple[int, int] = SIZES
 
     def batch(self, sets: int, generator: torch.Generator) -> tuple[SetBatch, Int[Tensor, " {sets}"]]:
-        """Draw sets of the whole part, as the paper does.
+        """Draw sets from the whole part, as in the paper.
 
         Args:
-            sets: how many; the paper takes 32.
-            generator: the source of randomness.
+            sets: number of sets; 32 in the paper.
+            generator: random generator.
         """
         numbers, mask, y = self.sample(sets, generator)
         return SetBatch(self.images(numbers), mask), y
@@ -272,14 +272,14 @@ class CharacterSets:
     def sample(
         self, sets: int, generator: torch.Generator
     ) -> tuple[Int[Tensor, "{sets} n"], Bool[Tensor, "{sets} n"], Int[Tensor, " {sets}"]]:
-        """Draw sets as `batch` does, but name their drawings by number; -1 in the padding.
+        """Draw sets as `batch` does, but return drawing numbers instead of images; -1 in the padding.
 
         Args:
-            sets: how many.
-            generator: the source of randomness.
+            sets: number of sets.
+            generator: random generator.
 
         Returns:
-            The numbers of the drawings, the mask, and how many different characters each set has.
+            The drawing numbers, the mask, and the number of different characters in each set.
         """
         rows, drawings = self.part.shape
         index, mask, y = sample_elements(
@@ -290,25 +290,25 @@ class CharacterSets:
     def pool_batch(
         self, sets: int, generator: torch.Generator, *, characters: int = 26, drawings: int = 10
     ) -> tuple[SetBatch, Int[Tensor, " {sets}"]]:
-        """Draw a pool of the part, and sets of the pool: each of its drawings need be encoded but once.
+        """Draw a pool from the part, and sets from the pool, so that each drawing is encoded only once.
 
-        Each set by itself follows the same distribution as in `batch`, because a uniform choice out of a
-        uniform choice is one. The sets of a batch depend on each other through the pool that they share.
+        Each set has the same distribution as in `batch`, because a uniform sample of a uniform sample is
+        uniform. The sets of a batch are dependent, because they share the pool.
 
         Args:
-            sets: how many.
-            generator: the source of randomness.
-            characters: how many characters the pool has.
-            drawings: how many drawings it has of each.
+            sets: number of sets.
+            generator: random generator.
+            characters: number of characters in the pool.
+            drawings: drawings per character in the pool.
         """
         rows, columns = self.part.shape
         if characters > rows or drawings > columns:
             raise ValueError(
-                f"the pool takes {characters} characters of {drawings} drawings, "
-                f"but the part has only {rows} of {columns}"
+                f"the pool needs {characters} characters with {drawings} drawings each, "
+                f"got only {rows} with {columns}"
             )
         row = torch.randperm(rows, generator=generator)[:characters]
-        column = _shuffled(columns, (characters,), generator)[:, :drawings]
+        column = _random_orders(columns, (characters,), generator)[:, :drawings]
         pool = self.part[row].gather(1, column)
         index, mask, y = sample_elements(
             sets, generator, characters=characters, drawings=drawings, sizes=self.sizes
@@ -316,22 +316,22 @@ class CharacterSets:
         return SetBatch(Shared(self.images(pool.flatten()), index), mask), y
 
     def images(self, numbers: Int[Tensor, "*shape"]) -> Bool[Tensor, "*shape 1 side side"]:
-        """The drawings with these numbers, one channel each, True where there is ink."""
+        """Images with the given drawing numbers, one channel, True for ink."""
         return self.characters.pixels(numbers).unsqueeze(-3).bool()
 
 
-def _below(n: Tensor, generator: torch.Generator) -> Tensor:
-    """Whole numbers, each uniform from 0 to below its n."""
+def _random_below(n: Tensor, generator: torch.Generator) -> Tensor:
+    """Random integers, each uniform on 0, …, n − 1."""
     return (torch.rand(n.shape, generator=generator, dtype=torch.double) * n).long()
 
 
-def _shuffled(n: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Random orders of 0, …, n − 1 along a last dimension."""
+def _random_orders(n: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Random permutations of 0, …, n − 1 along the last dimension."""
     return torch.rand(*shape, n, generator=generator).argsort(-1)
 
 
-def _pick(n: int, share: float, generator: torch.Generator) -> Tensor:
-    """A mask that is True at a random share of n characters."""
+def _random_mask(n: int, share: float, generator: torch.Generator) -> Tensor:
+    """Mask that is True for a random share of n characters."""
     return torch.randperm(n, generator=generator) < round(share * n)
 
 

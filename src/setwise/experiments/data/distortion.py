@@ -1,4 +1,4 @@
-"""Distorting drawings at random, as another hand might have drawn them."""
+"""Random distortions of drawings, for data augmentation."""
 
 import math
 
@@ -11,13 +11,13 @@ from torch.nn.functional import affine_grid, grid_sample
 def distort(
     images: Bool[Tensor, "m c h w"], generator: torch.Generator, *, strength: float
 ) -> Bool[Tensor, "m c h w"]:
-    """Turn, stretch, shear and shift each black and white image a little, by its own random amounts.
+    """Rotate, stretch, shear and shift each binary image by random amounts of its own.
 
     Args:
-        images: True where there is ink; paper comes in at the edges.
-        generator: the source of randomness.
-        strength: largest turn in radians, largest relative change of height, width and slant, and largest
-            shift in halves of the image's side.
+        images: True for ink; areas from outside the image are filled with paper.
+        generator: random generator.
+        strength: maximum rotation in radians, maximum relative change of height, width and slant, and
+            maximum shift in units of half the image side.
 
     >>> images = torch.zeros(1, 1, 9, 9, dtype=torch.bool)
     >>> images[..., 2:7, 4] = True

@@ -1,4 +1,4 @@
-"""Fetching public files, and making sure that they are the ones meant."""
+"""Download public files and verify their checksums."""
 
 import hashlib
 import urllib.request
@@ -6,36 +6,37 @@ from pathlib import Path
 
 from setwise._files import write_atomically
 
-LARGEST = 1 << 30  # bytes
-_PIECE = 1 << 20
+MAX_BYTES = 1 << 30
+_CHUNK_BYTES = 1 << 20
 
 
-def download(address: str, path: Path, *, md5: str) -> Path:
-    """Fetch a file unless it is there already; nothing is kept that has not the right checksum.
+def download(address: str, path: Path, *, md5: str, max_bytes: int = MAX_BYTES) -> Path:
+    """Download a file unless it exists; a file with the wrong checksum is not kept.
 
     Args:
-        address: where the file is public.
-        path: where to put it.
-        md5: the checksum that its publishers or common libraries give for it.
+        address: URL of the file.
+        path: where to save it.
+        md5: expected checksum.
+        max_bytes: maximum size of the file.
     """
     if path.exists():
         return path
-    digest, pieces, size = hashlib.md5(usedforsecurity=False), [], 0
+    digest, chunks, size = hashlib.md5(usedforsecurity=False), [], 0
     try:
-        with urllib.request.urlopen(address, timeout=60) as answer:
-            while piece := answer.read(_PIECE):
-                size += len(piece)
-                if size > LARGEST:
-                    raise ValueError(f"{address} is larger than {LARGEST} bytes: not the file meant")
-                digest.update(piece)
-                pieces.append(piece)
+        with urllib.request.urlopen(address, timeout=60) as response:
+            while chunk := response.read(_CHUNK_BYTES):
+                size += len(chunk)
+                if size > max_bytes:
+                    raise ValueError(f"{address} is not the expected file: larger than {max_bytes} bytes")
+                digest.update(chunk)
+                chunks.append(chunk)
     except OSError as error:
         raise ConnectionError(
-            f"cannot download {address} ({error}): fetch it by other means and put it at {path}"
+            f"cannot download {address} ({error}): download it manually and save it as {path}"
         ) from error
     if digest.hexdigest() != md5:
         raise ValueError(
-            f"{address} is not the file meant: expected the checksum {md5}, got {digest.hexdigest()}"
+            f"{address} is not the expected file: expected MD5 checksum {md5}, got {digest.hexdigest()}"
         )
-    write_atomically(path, b"".join(pieces))
+    write_atomically(path, b"".join(chunks))
     return path

@@ -1,7 +1,7 @@
-"""Sets of five numbers in which one pair may be correlated, and the best one can do on them.
+"""Sets of five numbers in which one pair may be correlated, and the Bayes limit of their classification.
 
-The paper's first experiment: an element is one scalar, a set one draw from N(0, I) (class 0) or N(0, Σ)
-(class 1), where Σ is the identity but for Σ_24 = Σ_42 = ρ.
+The paper's first experiment: an element is a scalar, a set is a sample of N(0, I) (class 0) or N(0, Σ)
+(class 1), where Σ is the identity except for Σ_24 = Σ_42 = ρ.
 """
 
 from itertools import combinations
@@ -13,7 +13,7 @@ from torch import Tensor
 from setwise.training.seeding import generator as generator_of
 
 SIZE = 5
-PAIR = (1, 3)  # the second and the fourth element, counted from zero
+PAIR = (1, 3)  # zero-based indices of the second and fourth element
 
 
 def covariance(rho: float) -> Float[Tensor, "5 5"]:
@@ -27,19 +27,19 @@ def covariance(rho: float) -> Float[Tensor, "5 5"]:
 def sample(
     sets: int, rho: float, generator: torch.Generator
 ) -> tuple[Float[Tensor, "sets 5 1"], Int[Tensor, " sets"]]:
-    """Draw sets, the first half from N(0, I) with y = 0 and the second from N(0, Σ) with y = 1.
+    """Draw sets, the first half from N(0, I) with y = 0, the second half from N(0, Σ) with y = 1.
 
     Args:
-        sets: how many, an even number.
-        rho: the correlation, at least 0 and below 1.
-        generator: the source of randomness.
+        sets: number of sets, even.
+        rho: correlation in [0, 1).
+        generator: random generator.
 
     >>> x, y = sample(4, 0.95, torch.Generator().manual_seed(0))
     >>> x.shape, y.tolist()
     (torch.Size([4, 5, 1]), [0, 0, 1, 1])
     """
     if sets < 2 or sets % 2:
-        raise ValueError(f"sets must be a positive even number, half a class, got {sets}")
+        raise ValueError(f"sets must be a positive even number, got {sets}")
     if not 0 <= rho < 1:
         raise ValueError(f"rho must be at least 0 and below 1, got {rho}")
     x = torch.randn(sets, SIZE, generator=generator)
@@ -51,11 +51,11 @@ def sample(
 
 
 def bayes_logits(x: Float[Tensor, "b 5 1"], rho: float) -> Float[Tensor, "b 1"]:
-    """Log-odds of class 1 for the best classifier that cannot see the order of the elements.
+    """Log-odds of class 1 for the best permutation-invariant classifier.
 
-    It does not know which pair is correlated, so the likelihood under N(0, Σ) is the mean over all ten
-    pairs: log p₁/p₀ = log mean_{i<j} N((x_i, x_j); ρ) / N((x_i, x_j); 0). No permutation-invariant
-    model can be right more often than the sign of this.
+    The correlated pair is unknown to it, so the likelihood under N(0, Σ) is the mean over all ten pairs:
+    log p₁/p₀ = log mean_{i<j} N((x_i, x_j); ρ) / N((x_i, x_j); 0). No permutation-invariant model has a
+    higher accuracy than the sign of this.
     """
     i, j = torch.tensor(list(combinations(range(SIZE), 2))).T
     u, v = x[:, i, 0].double(), x[:, j, 0].double()
@@ -66,10 +66,10 @@ def bayes_logits(x: Float[Tensor, "b 5 1"], rho: float) -> Float[Tensor, "b 1"]:
 
 
 def bayes_accuracy(rho: float, sets: int = 200_000) -> float:
-    """How often the classifier of `bayes_logits` is right: a Monte Carlo with a fixed seed.
+    """Accuracy of the classifier of `bayes_logits`, estimated by Monte Carlo with a fixed seed.
 
-    Not the hits are averaged but the probability of a hit, p = 1 / (1 + exp(−|logit|)), which varies much
-    less: with the default number of sets the standard error stays below 0.0003.
+    It averages the probability of a correct prediction, p = 1 / (1 + exp(−|logit|)), which has a lower
+    variance than the correctness itself: the standard error is below 0.0003 by default.
 
     >>> round(bayes_accuracy(0.95), 3)
     0.607

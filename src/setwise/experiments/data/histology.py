@@ -1,8 +1,8 @@
-"""Stained tissue as sets: an image is cut into patches, and one label speaks for all of them.
+"""Stained tissue images as sets of patches, with one label per image.
 
-The paper's fourth experiment: 58 images of breast tissue (UCSB), 896 × 768 pixels, each 672 patches of
-32 × 32; benign or malignant. Ten slides are behind them, which the names of the files tell. In training, each
-patch is turned and mirrored by itself (`turned`), and the stains of an image may be made stronger or weaker
+The paper's fourth experiment: 58 images of breast tissue (UCSB), 896 × 768 pixels, each cut into 672 patches
+of 32 × 32; benign or malignant. The file names identify the ten slides. In training, each patch is rotated
+and flipped at random (`random_orientation`), and the strength of the stains may be changed
 (`setwise.experiments.data.stains`).
 """
 
@@ -22,9 +22,9 @@ from setwise.experiments.data.tissue import tissue
 
 SIZE = 32
 CLASSES = ("benign", "malignant")
-IMAGES = 58  # in the public archive
+IMAGES = 58  # number in the public archive
 FORMATS = ("PNG", "TIFF", "JPEG", "JPEG2000", "BMP", "GIF", "PPM", "WEBP")
-"""Of image files: plain pixels. Pillow knows more, and runs another program for one of them."""
+"""Image formats that are read. Pillow supports more, but runs an external program for one of them."""
 ARCHIVE = "https://bioimage.ucsb.edu/research/bio-segmentation"
 
 _NAME = re.compile(rf"(?P<slide>ytma\d+_\d+)_(?P<label>{'|'.join(CLASSES)})\d+_ccd\.\w+", re.IGNORECASE)
@@ -32,16 +32,16 @@ _NAME = re.compile(rf"(?P<slide>ytma\d+_\d+)_(?P<label>{'|'.join(CLASSES)})\d+_c
 
 @dataclass(frozen=True, eq=False)
 class PatchedImages:
-    """Images as sets of patches with their places, in bytes: the 58 of the paper take 120 MB.
+    """Images as sets of patches with their positions; the 58 images of the paper take 120 MB.
 
     Args:
-        name: which data these are.
-        patches: of each image, ``[n, 3, size, size]``.
-        coords: the column and the row of the upper left pixel of each patch, ``[n, 2]`` an image.
-        labels: the class of each image, a number below ``len(classes)``.
-        classes: their names.
-        names: of the images.
-        slides: which slide each image was taken from.
+        name: name of the data set.
+        patches: patches of each image, ``[n, 3, size, size]``.
+        coords: column and row of the upper left pixel of each patch, ``[n, 2]`` per image.
+        labels: class index of each image, below ``len(classes)``.
+        classes: class names.
+        names: image names.
+        slides: slide name of each image.
     """
 
     name: str
@@ -55,22 +55,22 @@ class PatchedImages:
     def __post_init__(self) -> None:
         for what in ("patches", "coords", "names", "slides"):
             if len(getattr(self, what)) != len(self.labels):
-                found = f"{len(getattr(self, what))} for {len(self.labels)}"
-                raise ValueError(f"{what} must be one for each label, got {found}")
+                counts = f"{len(getattr(self, what))} for {len(self.labels)} labels"
+                raise ValueError(f"{what} must have one entry per label, got {counts}")
         if len(self) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
-            found = f"{int(self.labels.min())} to {int(self.labels.max())}"
-            raise ValueError(f"labels must lie between 0 and {len(self.classes) - 1}, got {found}")
+            labels = f"{int(self.labels.min())} to {int(self.labels.max())}"
+            raise ValueError(f"labels must lie between 0 and {len(self.classes) - 1}, got {labels}")
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def size(self) -> int:
-        """The side of a patch."""
+        """Side length of a patch in pixels."""
         return self.patches[0].shape[-1]
 
     def subset(self, index: Int[Tensor, " some"]) -> "PatchedImages":
-        """Some of the images."""
+        """Subset of the images."""
         chosen = index.tolist()
         return replace(
             self,
@@ -82,30 +82,32 @@ class PatchedImages:
         )
 
     def image(self, i: int) -> UInt8[Tensor, "h w 3"]:
-        """An image as it was, without what was cut off at its right and lower edge."""
-        return assembled(self.patches[i], self.coords[i])
+        """Original image, without the right and lower margins that did not fill a patch."""
+        return assemble_image(self.patches[i], self.coords[i])
 
 
 def load_histology(folder: Path | None = None) -> PatchedImages:
-    """The 58 images where they are at hand, else the stand-in; ``name`` tells.
+    """Load the 58 images if available, else the synthetic stand-in; ``name`` says which.
 
     Args:
-        folder: with one file an image, ``ytma<slide>_<date>_{benign,malignant}<k>_ccd.<any format>``;
-            ``breast_cancer`` in the data folder unless given.
+        folder: one file per image, ``ytma<slide>_<date>_{benign,malignant}<k>_ccd.<any format>``;
+            by default ``breast_cancer`` in the data folder.
     """
     given = folder is not None
     folder = data_folder() / "breast_cancer" if folder is None else Path(folder)
-    found = {path: match for path in _files(folder) if (match := _NAME.fullmatch(path.name))}
-    if not found:
+    files = {path: match for path in _files(folder) if (match := _NAME.fullmatch(path.name))}
+    if not files:
         if given:
-            raise FileNotFoundError(f"{folder} holds no ytma…_ccd image: the public archive is at {ARCHIVE}")
+            raise FileNotFoundError(
+                f"{folder} contains no ytma…_ccd image: download the public archive from {ARCHIVE}"
+            )
         return _stand_in()
-    if len(found) != IMAGES:
-        raise ValueError(f"{folder} must hold {IMAGES} images, got {len(found)}: see {ARCHIVE}")
+    if len(files) != IMAGES:
+        raise ValueError(f"{folder} must contain {IMAGES} images, got {len(files)}: see {ARCHIVE}")
     return read_images(
-        list(found),
-        labels=[match["label"].lower() for match in found.values()],
-        slides=[match["slide"].lower() for match in found.values()],
+        list(files),
+        labels=[match["label"].lower() for match in files.values()],
+        slides=[match["slide"].lower() for match in files.values()],
         classes=CLASSES,
         name="breast cancer (UCSB)",
     )
@@ -120,26 +122,26 @@ def read_images(
     size: int = SIZE,
     name: str = "images",
 ) -> PatchedImages:
-    """Cut image files of the usual formats (`FORMATS`) into patches.
+    """Read image files (see `FORMATS`) and cut them into patches.
 
     Args:
-        paths: the files.
-        labels: the name of each image's class.
-        slides: which slide, or patient, each image belongs to; its own unless given.
-        classes: the names of the classes in order; those that occur, sorted, unless given.
-        size: the side of a patch in pixels.
-        name: what to call the data.
+        paths: image files.
+        labels: class name of each image.
+        slides: slide or patient of each image; by default each image is its own.
+        classes: class names in order; by default the sorted labels.
+        size: side length of a patch in pixels.
+        name: name of the data set.
     """
     files = [Path(path) for path in paths]
     if len(labels) != len(paths):
-        raise ValueError(f"expected a label for each of {len(paths)} images, got {len(labels)}")
+        raise ValueError(f"labels must have one entry per image, got {len(labels)} for {len(paths)} images")
     classes = tuple(sorted(set(labels))) if classes is None else classes
     if unknown := set(labels) - set(classes):
-        raise ValueError(f"labels must be of {', '.join(classes)}, got {min(unknown)!r}")
+        raise ValueError(f"labels must be among {', '.join(classes)}, got {min(unknown)!r}")
     cut = []
     for path in files:
         try:
-            cut.append(patched(read_image(path), size))
+            cut.append(extract_patches(read_image(path), size))
         except ValueError as error:
             raise ValueError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from error
     return PatchedImages(
@@ -154,11 +156,11 @@ def read_images(
 
 
 def read_image(path: Path | str) -> UInt8[Tensor, "h w 3"]:
-    """The pixels of an image file, red, green and blue."""
+    """RGB pixels of an image file."""
     try:
         from PIL import Image
     except ImportError as error:
-        raise ModuleNotFoundError("images need pillow: pip install 'setwise[data]'") from error
+        raise ModuleNotFoundError("reading images requires pillow: pip install 'setwise[data]'") from error
     try:
         with Image.open(path, formats=FORMATS) as image:
             refuse_claim(3 * image.width * image.height, most_expanded(Path(path).stat().st_size))
@@ -167,23 +169,23 @@ def read_image(path: Path | str) -> UInt8[Tensor, "h w 3"]:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         limit = f"{Image.MAX_IMAGE_PIXELS:,} pixels (PIL.Image.MAX_IMAGE_PIXELS)"
-        raise ValueError(f"{path} is larger than pillow opens: expected at most about {limit}") from error
-    except Exception as error:  # a damaged file may fail in any way there is
-        raise ValueError(f"{path} is not a readable image: damaged, or of an unknown format") from error
+        raise ValueError(f"{path} is too large for pillow: expected at most about {limit}") from error
+    except Exception as error:  # a damaged file can raise any exception
+        raise ValueError(f"{path} is not a readable image: damaged, or of an unsupported format") from error
     if mode.startswith(("I", "F")):
-        raise ValueError(f"{path}: expected pixels of at most 8 bits a colour, got pillow's mode {mode}")
+        raise ValueError(f"{path}: expected pixels with at most 8 bits per channel, got pillow mode {mode}")
     return torch.from_numpy(pixels)
 
 
-def patched(
+def extract_patches(
     image: UInt8[Tensor, "h w 3"], size: int = SIZE
 ) -> tuple[UInt8[Tensor, "n 3 {size} {size}"], Int[Tensor, "n 2"]]:
-    """Cut an image into patches, row by row; what does not fill a patch at its edges is left out.
+    """Cut an image into patches, row by row; margins that do not fill a patch are dropped.
 
     Returns:
-        The patches, and the column and the row of the upper left pixel of each.
+        The patches, and the column and row of the upper left pixel of each.
 
-    >>> patches, coords = patched(torch.zeros(768, 896, 3, dtype=torch.uint8))
+    >>> patches, coords = extract_patches(torch.zeros(768, 896, 3, dtype=torch.uint8))
     >>> patches.shape, coords[29].tolist()
     (torch.Size([672, 3, 32, 32]), [32, 32])
     """
@@ -201,11 +203,11 @@ def patched(
     return patches.reshape(-1, 3, size, size), coords
 
 
-def assembled(patches: UInt8[Tensor, "n 3 s s"], coords: Int[Tensor, "n 2"]) -> UInt8[Tensor, "h w 3"]:
-    """Put patches back to their places; white where there is none.
+def assemble_image(patches: UInt8[Tensor, "n 3 s s"], coords: Int[Tensor, "n 2"]) -> UInt8[Tensor, "h w 3"]:
+    """Assemble an image from its patches; pixels without a patch are white.
 
     >>> image = torch.randint(256, (64, 96, 3), dtype=torch.uint8)
-    >>> torch.equal(assembled(*patched(image)), image)
+    >>> torch.equal(assemble_image(*extract_patches(image)), image)
     True
     """
     size = patches.shape[-1]
@@ -216,19 +218,22 @@ def assembled(patches: UInt8[Tensor, "n 3 s s"], coords: Int[Tensor, "n 2"]) -> 
     return image
 
 
-def turned(patches: UInt8[Tensor, "n 3 s s"], generator: torch.Generator) -> UInt8[Tensor, "n 3 s s"]:
-    """Turn each patch by a multiple of 90° and mirror every other one, at random: tissue has no upside.
+def random_orientation(
+    patches: UInt8[Tensor, "n 3 s s"], generator: torch.Generator
+) -> UInt8[Tensor, "n 3 s s"]:
+    """Rotate each patch by a random multiple of 90° and flip it with probability 1/2.
 
     >>> patch = torch.randint(256, (1, 3, 4, 4), dtype=torch.uint8)
-    >>> len({turned(patch, torch.Generator().manual_seed(i)).numpy().tobytes() for i in range(100)})
+    >>> generators = [torch.Generator().manual_seed(i) for i in range(100)]
+    >>> len({random_orientation(patch, g).numpy().tobytes() for g in generators})
     8
     """
-    way = torch.randint(8, (len(patches),), generator=generator)
+    orientation = torch.randint(8, (len(patches),), generator=generator)
     out = torch.empty_like(patches)
     for number in range(8):
-        chosen = way == number
-        some = patches[chosen].rot90(number % 4, (2, 3))
-        out[chosen] = some.flip(3) if number >= 4 else some
+        chosen = orientation == number
+        rotated = patches[chosen].rot90(number % 4, (2, 3))
+        out[chosen] = rotated.flip(3) if number >= 4 else rotated
     return out
 
 
@@ -237,9 +242,9 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _stand_in() -> PatchedImages:
-    """Resettable tissue in place of the 58 images."""
+    """Synthetic tissue in place of the 58 images."""
     images, labels, slides = tissue()
-    cut = [patched(image) for image in images]
+    cut = [extract_patches(image) for image in images]
     return PatchedImages(
         name="stand-in: drawn tissue",
         patches=[patches for patches, _ in cut],

@@ -7,21 +7,21 @@ from setwise.io.bags.dataset import Bags
 from setwise.io.bags.tables import bags_from_npz
 
 MIL_NAMES = ("musk1", "musk2", "elephant", "fox", "tiger", "ucsb")
-"""The classic data sets that `load_mil` knows."""
+"""Data sets that `load_mil` can load."""
 
 
 def load_mil(name: str, folder: Path | str | None = None) -> Bags:
-    """One of the classic data sets: molecules (musk1, musk2), images (elephant, fox, tiger), tissue (ucsb).
+    """Load a classic data set: molecules (musk1, musk2), images (elephant, fox, tiger), tissue (ucsb).
 
     Args:
         name: one of `MIL_NAMES`.
-        folder: where ``mil_classic.npz`` is; ``mil`` in the data folder unless given.
+        folder: folder of ``mil_classic.npz``; by default ``mil`` in the data folder.
     """
     if name not in MIL_NAMES:
         raise ValueError(f"name must be one of {', '.join(MIL_NAMES)}, got {name!r}")
     path = (data_folder() / "mil" if folder is None else Path(folder)) / "mil_classic.npz"
     if not path.exists():
         raise FileNotFoundError(
-            f"{path.name} is missing: put it into {path.parent} (set SETWISE_DATA for another data folder)"
+            f"{path.name} is missing: copy it to {path.parent}, or set SETWISE_DATA to another data folder"
         )
     return bags_from_npz(path, name)

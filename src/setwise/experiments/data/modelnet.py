@@ -1,4 +1,4 @@
-"""ModelNet40: 12,311 shapes of 40 classes, read from its public HDF5 files or from the meshes themselves."""
+"""ModelNet40: 12,311 shapes of 40 classes; reader of the public HDF5 files and of the meshes."""
 
 import hashlib
 import importlib
@@ -23,67 +23,67 @@ from setwise.io.arrays import check_dataset, read_npz
 from setwise.training.progress import ProgressBar
 from setwise.training.seeding import generator
 
-SHAPES = {"train": 9_843, "test": 2_468}  # in the two parts of all that is public
+SHAPES = {"train": 9_843, "test": 2_468}  # shapes in the public training and test parts
 CLASSES = 40
-POINTS = 2048  # of each shape in the public HDF5 files
+POINTS = 2048  # points per shape in the public HDF5 files
 HDF5 = "https://shapenet.cs.stanford.edu/media/modelnet40_ply_hdf5_2048.zip"
 MESHES = "https://modelnet.cs.princeton.edu"
 
 _NAMES = "shape_names.txt"
-_MOST_POINTS = 1 << 14  # of a shape in an HDF5 file, so that all shapes together stay near a gigabyte
+_MAX_POINTS = 1 << 14  # points per shape in an HDF5 file, which limits all shapes to about a gigabyte
 _HEADER = re.compile(rb"\s*OFF\s*(\d{1,15})\s+(\d{1,15})\s+\d{1,15}(?!\S)")
 _COMMENT = re.compile(rb"#[^\r\n]*")
-_CACHE_FORMAT = 1  # raise it when the cached arrays change their meaning
+_CACHE_FORMAT = 1  # increment when the meaning of the cached arrays changes
 
-Shapes = tuple[Float16[np.ndarray, "_ _ 3"], Int64[np.ndarray, " _"]]  # the points and the label of each
+Shapes = tuple[Float16[np.ndarray, "_ _ 3"], Int64[np.ndarray, " _"]]  # points and labels
 
 
 def load_point_clouds(folder: Path | None = None) -> tuple[PointClouds, PointClouds]:
-    """ModelNet40's parts for training and the test where it is at hand, else the stand-in's; ``name`` tells.
+    """Load ModelNet40's training and test shapes if available, else synthetic ones; ``name`` says which.
 
-    Where there are both HDF5 files and meshes, the HDF5 files are read.
+    If both HDF5 files and meshes exist, the HDF5 files are read.
 
     Args:
-        folder: where ModelNet40 is; ``modelnet40`` in the data folder unless given.
+        folder: folder of ModelNet40; by default ``modelnet40`` in the data folder.
     """
-    # Half of ModelNet40 is a mistake to be told of, not a reason to take something else.
-    if _holds(_hdf5_folder(folder), "ply_data_*.h5", *(f"{part}_files.txt" for part in SHAPES), _NAMES):
+    # An incomplete ModelNet40 must raise an error instead of selecting the stand-in.
+    if _contains(_hdf5_folder(folder), "ply_data_*.h5", *(f"{part}_files.txt" for part in SHAPES), _NAMES):
         return load_modelnet(folder)
-    if _holds(_mesh_folder(folder), "**/*.off", *(f"*/{part}" for part in SHAPES)):
+    if _contains(_mesh_folder(folder), "**/*.off", *(f"*/{part}" for part in SHAPES)):
         return load_meshes(folder)
     return solids(seed=0), solids(25, seed=1)
 
 
 def load_modelnet(folder: Path | None = None) -> tuple[PointClouds, PointClouds]:
-    """ModelNet40's shapes for training and for the test from its HDF5 files, checked for completeness.
+    """Load ModelNet40's training and test shapes from HDF5 files, and check completeness.
 
-    ``train_files.txt`` and ``test_files.txt`` name the files ``ply_data_{train,test}<k>.h5``, which hold
-    ``data [shapes, points, 3]`` and ``label [shapes, 1]``; ``shape_names.txt`` has the names of the classes.
-    The points are kept in half precision.
+    ``train_files.txt`` and ``test_files.txt`` list the files ``ply_data_{train,test}<k>.h5``, which contain
+    ``data [shapes, points, 3]`` and ``label [shapes, 1]``; ``shape_names.txt`` lists the class names. Points
+    are stored in half precision.
 
     Args:
-        folder: where the files are; ``modelnet40`` in the data folder unless given.
+        folder: folder of the files; by default ``modelnet40`` in the data folder.
     """
     folder = _hdf5_folder(folder)
     classes = _lines(folder / _NAMES)
     if len(set(classes)) < len(classes):
-        raise ValueError(_unusable(folder / _NAMES, "expected a name once, got one twice"))
-    files = {part: _listed(folder, part) for part in SHAPES}
+        raise ValueError(_damaged_message(folder / _NAMES, "expected unique class names, got a duplicate"))
+    files = {part: _hdf5_files(folder, part) for part in SHAPES}
     _check_sizes(folder, files)
-    train, test = (_joined([_read(path, len(classes)) for path in files[part]]) for part in SHAPES)
+    train, test = (_concatenate([_read(path, len(classes)) for path in files[part]]) for part in SHAPES)
     return _point_clouds("modelnet40", train, test, tuple(classes))
 
 
 def load_meshes(folder: Path | None = None, *, points: int = POINTS) -> tuple[PointClouds, PointClouds]:
-    """Shapes for training and for the test from meshes, ``<class>/{train,test}/<name>.off``.
+    """Load training and test shapes from meshes, ``<class>/{train,test}/<name>.off``.
 
-    The points are drawn from the surface, uniformly by area, and then moved to their centre and scaled into
-    the unit ball. Those of a mesh depend on its file's name and content only. They are drawn once; later
-    calls read them from the user's cache folder, as long as name, size and time of all files stay the same.
+    Points are drawn from the surface uniformly by area, then centred and scaled to the unit ball. The points
+    of a mesh depend only on the name and content of its file. They are cached in the user's cache folder and
+    reused until the name, size or modification time of a file changes.
 
     Args:
-        folder: where the classes are; ``modelnet40`` in the data folder unless given.
-        points: how many to draw from each mesh.
+        folder: folder of the classes; by default ``modelnet40`` in the data folder.
+        points: points per mesh.
     """
     if points < 1:
         raise ValueError(f"points must be at least 1, got {points}")
@@ -97,21 +97,23 @@ def load_meshes(folder: Path | None = None, *, points: int = POINTS) -> tuple[Po
     try:
         _write_cache(cached, key, train, test)
     except OSError as error:
-        warnings.warn(f"meshes will be sampled anew each time, as {cached} fails: {error}", stacklevel=2)
+        warnings.warn(
+            f"cannot write the cache {cached} ({error}): meshes will be sampled on each load", stacklevel=2
+        )
     return _point_clouds(_mesh_name(train, test, classes), train, test, classes)
 
 
 def upright_axis(
     points: Float[Tensor, "shapes points 3"], labels: Int[Tensor, " shapes"], classes: tuple[str, ...]
 ) -> int:
-    """The axis that points upwards: bottles stand, so it is the one along which they are longest on average.
+    """Index of the upright axis: the one along which bottles are longest on average.
 
-    In the widely used HDF5 files that is y, in the meshes and in other copies z; nothing in them says so.
+    It is y in the widely used HDF5 files, and z in the meshes and other copies; the files do not say.
 
     Args:
-        points: of every shape.
-        labels: the class of each.
-        classes: their names; without a bottle among them, z is taken to point upwards.
+        points: points of every shape.
+        labels: class index of each shape.
+        classes: class names; without "bottle" the upright axis is z.
 
     >>> bottle = torch.tensor([[[0.0, 0.0, 0.0], [0.3, 1.0, 0.3]]])
     >>> upright_axis(bottle, torch.tensor([1]), ("ball", "bottle"))
@@ -140,26 +142,26 @@ def _mesh_folder(folder: Path | None) -> Path:
 
 
 def _modelnet_folder(folder: Path | None, archive: str) -> Path:
-    """The folder with the files: the one given, or the one in it that a public archive unpacks to."""
+    """Folder of the files: the given one, or its subfolder extracted from a public archive."""
     folder = data_folder() / "modelnet40" if folder is None else Path(folder)
     return folder / archive if (folder / archive).is_dir() else folder
 
 
-def _holds(folder: Path, *patterns: str) -> bool:
+def _contains(folder: Path, *patterns: str) -> bool:
     return any(next(folder.glob(pattern), None) is not None for pattern in patterns)
 
 
-def _unusable(path: Path, reason: str, address: str = HDF5) -> str:
+def _damaged_message(path: Path, reason: str, address: str = HDF5) -> str:
     reason = shortened(reason, 300)
-    return f"{path} is damaged or not ModelNet40's ({reason}): put the public one from {address} in its place"
+    return f"{path} is damaged or not part of ModelNet40 ({reason}): replace it by the one from {address}"
 
 
-def _needed(module: str) -> Any:
+def _import_optional(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise ModuleNotFoundError(
-            f"reading ModelNet40 needs {module}: pip install 'setwise[data]'"
+            f"reading ModelNet40 requires {module}: pip install 'setwise[data]'"
         ) from error
 
 
@@ -167,26 +169,28 @@ def _needed(module: str) -> Any:
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a text file that have something on them."""
+    """Non-empty lines of a text file."""
     _check_present(path)
     try:
         lines = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
-        raise ValueError(_unusable(path, str(error))) from error
+        raise ValueError(_damaged_message(path, str(error))) from error
     if not lines:
-        raise ValueError(_unusable(path, "expected at least one name, got none"))
+        raise ValueError(_damaged_message(path, "expected at least one name, got none"))
     return lines
 
 
-def _listed(folder: Path, part: str) -> list[Path]:
-    """The HDF5 files of one part, wherever their list says they were once."""
+def _hdf5_files(folder: Path, part: str) -> list[Path]:
+    """HDF5 files of one part; directories in their list are ignored."""
     listing = folder / f"{part}_files.txt"
     names = [PureWindowsPath(line).name for line in _lines(listing)]
     for i, name in enumerate(names):
         if not re.fullmatch(rf"ply_data_{part}\d+\.h5", name):
-            raise ValueError(_unusable(listing, f"expected names like ply_data_{part}0.h5, got {name!r}"))
+            raise ValueError(
+                _damaged_message(listing, f"expected names like ply_data_{part}0.h5, got {name!r}")
+            )
         if name in names[:i]:
-            raise ValueError(_unusable(listing, f"expected a file once, got {name} twice"))
+            raise ValueError(_damaged_message(listing, f"expected unique file names, got {name} twice"))
         _check_present(folder / name)
     return [folder / name for name in names]
 
@@ -194,68 +198,72 @@ def _listed(folder: Path, part: str) -> list[Path]:
 def _check_present(path: Path) -> None:
     if not path.exists():
         raise FileNotFoundError(
-            f"{path.name} is missing: put it into {path.parent} (set SETWISE_DATA for another data folder); "
-            f"it is public as part of {HDF5}"
+            f"{path.name} is missing in {path.parent}: copy it from {HDF5}, or set SETWISE_DATA to another "
+            "data folder"
         )
 
 
 def _check_sizes(folder: Path, files: dict[str, list[Path]]) -> None:
-    """Compare the numbers of shapes and of points with what is to be there, before any of them is read."""
-    there: int | None = None
+    """Check the numbers of shapes and points before any of them is read."""
+    points: int | None = None
     for part, paths in files.items():
         shapes = 0
         for path in paths:
             with _datasets(path) as (data, _):
-                there = there or data.shape[1]
-                if data.shape[1] != there:
-                    raise ValueError(f"expected {there} points a shape as in the others, got {data.shape[1]}")
+                points = points or data.shape[1]
+                if data.shape[1] != points:
+                    raise ValueError(
+                        f"expected {points} points per shape as in other files, got {data.shape[1]}"
+                    )
                 shapes += data.shape[0]
         if shapes != SHAPES[part]:
-            counts = f"expected {SHAPES[part]:,} shapes to {part} on in its files, got {shapes:,}"
-            raise ValueError(_unusable(folder / f"{part}_files.txt", counts))
+            counts = f"expected {SHAPES[part]:,} {part} shapes in its files, got {shapes:,}"
+            raise ValueError(_damaged_message(folder / f"{part}_files.txt", counts))
 
 
 def _read(path: Path, classes: int) -> Shapes:
     with _datasets(path) as (data, label):
-        with np.errstate(over="ignore"):  # found right below
+        with np.errstate(over="ignore"):  # checked below
             points = data[:].astype(np.float16)
         if not np.isfinite(points).all():
-            raise ValueError(f"expected finite points below {np.finfo(np.float16).max:,.0f}, got others")
+            raise ValueError(
+                f"expected finite points below {np.finfo(np.float16).max:,.0f}, got larger or non-finite ones"
+            )
         labels = label[:].reshape(-1).astype(np.int64)
         if not 0 <= labels.min() <= labels.max() < classes:
-            found = f"{labels.min()} to {labels.max()}"
-            raise ValueError(f"expected labels from 0 to {classes - 1}, as {_NAMES} has them, got {found}")
+            got = f"{labels.min()} to {labels.max()}"
+            raise ValueError(f"expected labels from 0 to {classes - 1} as in {_NAMES}, got {got}")
     return points, labels
 
 
 @contextmanager
 def _datasets(path: Path) -> Iterator[tuple[Any, Any]]:
-    """The points and labels of an HDF5 file, which are of a fitting shape and type, but not read yet."""
-    h5py = _needed("h5py")
+    """Points and labels of an HDF5 file, with shapes and types checked, as unread datasets."""
+    h5py = _import_optional("h5py")
     try:
         with h5py.File(path, "r") as file:
-            found = []
+            datasets = []
             for name, kinds in (("data", "f"), ("label", "iu")):
                 if name not in file:
                     raise ValueError(f"expected datasets data and label, got {sorted(file)}")
                 dataset = check_dataset(file, name)
                 if dataset.dtype.kind not in kinds or dataset.dtype.itemsize > 8:
-                    expected = "float16 to float64" if kinds == "f" else "whole numbers"
+                    expected = "float16 to float64" if kinds == "f" else "integers"
                     raise ValueError(f"expected {name} to be {expected}, got {dataset.dtype}")
-                found.append(dataset)
-            data, label = found
+                datasets.append(dataset)
+            data, label = datasets
             if len(data.shape) != 3 or data.shape[2] != 3 or min(data.shape) < 1:
                 raise ValueError(f"expected data [shapes, points, 3], got {list(data.shape)}")
-            if data.shape[1] > _MOST_POINTS:
-                raise ValueError(f"expected at most {_MOST_POINTS} points a shape, got {data.shape[1]}")
+            if data.shape[1] > _MAX_POINTS:
+                raise ValueError(f"expected at most {_MAX_POINTS} points per shape, got {data.shape[1]}")
             if label.shape not in (data.shape[:1], (data.shape[0], 1)):
                 raise ValueError(f"expected label [{data.shape[0]}, 1], got {list(label.shape)}")
             yield data, label
-    except Exception as error:  # reading damaged bytes may fail in any way there is
-        raise ValueError(_unusable(path, str(error) or type(error).__name__)) from error
+    except Exception as error:  # damaged files can raise any exception
+        raise ValueError(_damaged_message(path, str(error) or type(error).__name__)) from error
 
 
-def _joined(files: list[Shapes]) -> Shapes:
+def _concatenate(files: list[Shapes]) -> Shapes:
     points, labels = zip(*files, strict=True)
     return np.concatenate(points), np.concatenate(labels)
 
@@ -264,30 +272,30 @@ def _joined(files: list[Shapes]) -> Shapes:
 
 
 def _mesh_files(folder: Path) -> tuple[tuple[str, ...], dict[str, list[tuple[Path, int]]]]:
-    """The classes, and the files of each part with the number of their class, in alphabetical order."""
-    folders = [path for path in _visible(folder, "*") if path.is_dir()]
+    """Class names, and the files of each part with their class index, in alphabetical order."""
+    folders = [path for path in _visible_files(folder, "*") if path.is_dir()]
     if not folders:
         raise FileNotFoundError(
-            f"there are no meshes in {folder}: expected <class>/train/<name>.off and <class>/test/<name>.off "
-            f"(set SETWISE_DATA for another data folder); ModelNet40's are public at {MESHES}"
+            f"no meshes in {folder}: expected <class>/train/<name>.off and <class>/test/<name>.off; download "
+            f"ModelNet40 from {MESHES}, or set SETWISE_DATA to another data folder"
         )
     files: dict[str, list[tuple[Path, int]]] = {part: [] for part in SHAPES}
     for label, path in enumerate(folders):
         for part in SHAPES:
-            meshes = _visible(path, f"{part}/*.off")
+            meshes = _visible_files(path, f"{part}/*.off")
             if not meshes:
-                raise FileNotFoundError(f"expected {path / part} to hold meshes, <name>.off, got none")
+                raise FileNotFoundError(f"expected meshes <name>.off in {path / part}, got none")
             files[part] += [(mesh, label) for mesh in meshes]
     return tuple(path.name for path in folders), files
 
 
-def _visible(folder: Path, pattern: str) -> list[Path]:
-    """What is there but for clutter, such as the Finder's ``__MACOSX`` and ``._x.off``."""
+def _visible_files(folder: Path, pattern: str) -> list[Path]:
+    """Matching files, without hidden ones such as the Finder's ``__MACOSX`` and ``._x.off``."""
     return sorted(path for path in folder.glob(pattern) if not path.name.startswith((".", "__")))
 
 
 def _mesh_name(train: Shapes, test: Shapes, classes: tuple[str, ...]) -> str:
-    """What the meshes are: all of ModelNet40, or how many of what."""
+    """Name of the data set: ModelNet40 if complete, else the numbers of shapes and classes."""
     counts = {"train": len(train[1]), "test": len(test[1])}
     if counts == SHAPES and len(classes) == CLASSES:
         return "modelnet40: meshes"
@@ -305,16 +313,16 @@ def _sample_all(meshes: list[tuple[Path, int]], points: int) -> Shapes:
 
 
 def _sample(path: Path, points: int) -> Float16[np.ndarray, "points 3"]:
-    """Points on one mesh, uniform by area, the same whenever and wherever they are drawn."""
-    trimesh = _needed("trimesh")
+    """Points on one mesh, uniform by area and reproducible."""
+    trimesh = _import_optional("trimesh")
     try:
         vertices, faces = _parse_off(path.read_bytes())
-        vertices = vertices / (np.abs(vertices).max() or 1)  # no area overflows or vanishes
+        vertices = vertices / (np.abs(vertices).max() or 1)  # avoids overflow and underflow of areas
         mesh = trimesh.Trimesh(vertices, faces, process=False)
         if not mesh.area > 0:
-            raise ValueError("expected a surface, got faces without any area")
-    except Exception as error:  # reading damaged bytes may fail in any way there is
-        raise ValueError(_unusable(path, str(error) or type(error).__name__, MESHES)) from error
+            raise ValueError("expected a surface, got faces with zero area")
+    except Exception as error:  # damaged files can raise any exception
+        raise ValueError(_damaged_message(path, str(error) or type(error).__name__, MESHES)) from error
     seed = generator("mesh", path.name).initial_seed()
     x, _ = trimesh.sample.sample_surface(mesh, points, seed=seed)
     normalized: np.ndarray = normalize(torch.from_numpy(np.asarray(x)).unsqueeze(0))[0].half().numpy()
@@ -322,9 +330,9 @@ def _sample(path: Path, points: int) -> Float16[np.ndarray, "points 3"]:
 
 
 def _parse_off(data: bytes) -> tuple[Float[np.ndarray, "vertices 3"], Int[np.ndarray, "triangles 3"]]:
-    """The vertices and triangles of a mesh in the OFF format; polygons are cut into triangles.
+    """Vertices and triangles of a mesh in the OFF format; polygons are split into triangles.
 
-    Some of ModelNet40's files lack the end of their first line and begin like ``OFF123 456 0``.
+    Some of ModelNet40's files lack the first line break and begin like ``OFF123 456 0``.
     """
     data = _COMMENT.sub(b"", data)
     header = _HEADER.match(data)
@@ -335,22 +343,22 @@ def _parse_off(data: bytes) -> tuple[Float[np.ndarray, "vertices 3"], Int[np.nda
         raise ValueError(f"expected at least 3 vertices and 1 face, got {vertices} and {faces}")
     body = data[header.end() :].strip()
     needed = 3 * vertices + 4 * faces
-    if 2 * needed > len(body) + 1:  # a number takes a digit and a space at least
-        promised = f"{vertices} vertices and {faces} faces"
-        raise ValueError(f"expected {promised} as the header says, got a file too short for them")
+    if 2 * needed > len(body) + 1:  # a number takes at least a digit and a space
+        declared = f"{vertices} vertices and {faces} faces"
+        raise ValueError(f"expected {declared} as declared in the header, got a shorter file")
     numbers = np.fromstring(body, sep=" ")
     if len(numbers) < needed:
         raise ValueError(f"expected at least {needed} numbers after the header, got {len(numbers)}")
     if not np.isfinite(numbers).all():
-        raise ValueError("expected finite numbers, got others")
+        raise ValueError("expected finite numbers, got non-finite ones")
     return numbers[: 3 * vertices].reshape(-1, 3), _triangles(numbers[3 * vertices :], vertices, faces)
 
 
 def _triangles(
     numbers: Float[np.ndarray, " numbers"], vertices: int, faces: int
 ) -> Int[np.ndarray, "triangles 3"]:
-    """Cut each face ``k i_1 … i_k`` into the triangles (i_1, i_2, i_3), (i_1, i_3, i_4) and so on."""
-    if len(numbers) == 4 * faces and (numbers[::4] == 3).all():  # as nearly all files are
+    """Split each face ``k i_1 … i_k`` into the triangles (i_1, i_2, i_3), (i_1, i_3, i_4) and so on."""
+    if len(numbers) == 4 * faces and (numbers[::4] == 3).all():  # true for nearly all files
         corners = numbers.reshape(-1, 4)[:, 1:]
     else:
         fans, start = [], 0
@@ -365,12 +373,12 @@ def _triangles(
             raise ValueError(f"expected {start} numbers for {faces} faces, got {len(numbers)}")
         corners = np.concatenate(fans)
     if corners.min() < 0 or corners.max() >= vertices or (corners != corners.round()).any():
-        raise ValueError(f"expected corners from 0 to {vertices - 1}, got others")
+        raise ValueError(f"expected vertex indices from 0 to {vertices - 1}, got others")
     return corners.astype(np.int64)
 
 
 def _key(folder: Path, files: dict[str, list[tuple[Path, int]]], points: int) -> str:
-    """Changes with the number of points and whenever a file does: in its name, its size or its time."""
+    """Cache key that depends on the number of points and each file's name, size and modification time."""
     digest = hashlib.blake2b(repr((_CACHE_FORMAT, points)).encode(), digest_size=16)
     for part in files.values():
         for path, _ in part:
@@ -389,7 +397,7 @@ def _read_cache(path: Path, key: str, classes: tuple[str, ...]) -> tuple[PointCl
         )
         train, test = ((arrays[part], arrays[f"{part}_labels"]) for part in SHAPES)
         return _point_clouds(_mesh_name(train, test, classes), train, test, classes)
-    except Exception:  # missing, cut short or overwritten: whatever it is, it can be made again
+    except Exception:  # missing or damaged in any way: the cache is rebuilt
         return None
 
 

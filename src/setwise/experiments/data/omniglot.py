@@ -1,4 +1,4 @@
-"""Omniglot: 1,623 characters of 50 alphabets, each drawn by twenty people, read from its public archives."""
+"""Omniglot: 1,623 characters of 50 alphabets, each drawn by twenty people; reader of the public archives."""
 
 import hashlib
 import io
@@ -14,12 +14,12 @@ import numpy as np
 from jaxtyping import Bool, UInt8
 
 from setwise._files import shortened, write_atomically
-from setwise.experiments.data.characters import DRAWINGS, SIDE, Characters, drawn_strokes
+from setwise.experiments.data.characters import DRAWINGS, SIDE, Characters, synthetic_characters
 from setwise.experiments.data.download import download
 from setwise.experiments.data.folders import cache_folder, data_folder
 from setwise.io.arrays import read_npz
 
-PARTS = {"images_background": (30, 964), "images_evaluation": (20, 659)}  # alphabets and characters in each
+PARTS = {"images_background": (30, 964), "images_evaluation": (20, 659)}  # alphabets, characters
 ADDRESS = "https://github.com/brendenlake/omniglot (folder python)"
 FILES = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
 CHECKSUMS = {
@@ -29,32 +29,32 @@ CHECKSUMS = {
 
 _PNG = re.compile(r"(?P<part>\w+)/(?P<label>\w[^/\\]*/character\d\d)/\d{4}_(?P<drawing>\d\d)\.png")
 _PNG_END = b"IEND\xaeB`\x82"
-_LARGEST_FILE = 1 << 16  # bytes; Omniglot's drawings have some hundred
-_CACHE_FORMAT = 1  # raise it when the cached arrays change their meaning
+_MAX_FILE_BYTES = 1 << 16  # Omniglot's drawings have a few hundred
+_CACHE_FORMAT = 1  # increment when the meaning of the cached arrays changes
 
 
 def load_characters(folder: Path | None = None) -> Characters:
-    """Omniglot where it is at hand, and else the stand-in; ``name`` tells which.
+    """Load Omniglot if available, else the synthetic stand-in; ``name`` says which.
 
     Args:
-        folder: where Omniglot's archives are; ``omniglot`` in the data folder unless given.
+        folder: folder of Omniglot's archives; by default ``omniglot`` in the data folder.
     """
-    found = _omniglot_folder(folder)
-    # Half of Omniglot is a mistake to be told of, not a reason to take something else.
-    if any(path.exists() for part in PARTS for path in _candidates(found, part)):
-        return load_omniglot(found)
-    return drawn_strokes()
+    folder = _omniglot_folder(folder)
+    # An incomplete Omniglot must raise an error instead of selecting the stand-in.
+    if any(path.exists() for part in PARTS for path in _candidates(folder, part)):
+        return load_omniglot(folder)
+    return synthetic_characters()
 
 
 def load_omniglot(folder: Path | None = None) -> Characters:
-    """Omniglot's 1,623 characters of 50 alphabets, twenty drawings each, checked for completeness.
+    """Load Omniglot's 1,623 characters of 50 alphabets, twenty drawings each, and check completeness.
 
-    Either half may be the public archive, ``images_background.zip`` and ``images_evaluation.zip``, or the
-    folder that it holds. The drawings are decoded once; later calls read them from the user's cache
-    folder, as long as size and time of the files stay the same.
+    Each half may be a public archive, ``images_background.zip`` or ``images_evaluation.zip``, or the folder
+    extracted from it. Decoded drawings are cached in the user's cache folder and reused until the size or
+    modification time of a file changes.
 
     Args:
-        folder: where the archives are; ``omniglot`` in the data folder unless given.
+        folder: folder of the archives; by default ``omniglot`` in the data folder.
     """
     folder = _omniglot_folder(folder)
     sources = {part: _source(folder, part) for part in PARTS}
@@ -66,15 +66,17 @@ def load_omniglot(folder: Path | None = None) -> Characters:
     try:
         _write_cache(cached, key, omniglot)
     except OSError as error:
-        warnings.warn(f"Omniglot will be decoded anew each time, as {cached} fails: {error}", stacklevel=2)
+        warnings.warn(
+            f"cannot write the cache {cached} ({error}): Omniglot will be decoded on each load", stacklevel=2
+        )
     return omniglot
 
 
 def download_omniglot(folder: Path | None = None) -> list[Path]:
-    """Fetch the two public archives, 14 MB, unless they are there; their checksums are verified.
+    """Download the two public archives, 14 MB, unless they exist, and verify their checksums.
 
     Args:
-        folder: where to put them; ``omniglot`` in the data folder unless given.
+        folder: target folder; by default ``omniglot`` in the data folder.
     """
     folder = _omniglot_folder(folder)
     return [
@@ -95,9 +97,8 @@ def _source(folder: Path, part: str) -> Path:
         if path.exists():
             return path
     raise FileNotFoundError(
-        f"{part}.zip is missing: put it, or the folder {part} that it holds, into {folder} "
-        f"(set SETWISE_DATA for another data folder); it is public at {ADDRESS}, "
-        "and 'setwise download omniglot' fetches it"
+        f"{part}.zip is missing in {folder}: run 'setwise download omniglot', or copy the archive, or the "
+        f"folder {part} extracted from it, from {ADDRESS}; set SETWISE_DATA to use another data folder"
     )
 
 
@@ -108,45 +109,47 @@ def _decode(sources: dict[str, Path]) -> Characters:
 
 
 def _read_part(source: Path, part: str) -> tuple[list[str], UInt8[np.ndarray, "characters drawings bytes"]]:
-    """The labels and packed drawings of one half of Omniglot, in alphabetical order."""
-    found: dict[str, dict[int, np.ndarray]] = {}
-    name = "the list of files"
+    """Labels and packed drawings of one half of Omniglot, in alphabetical order."""
+    characters: dict[str, dict[int, np.ndarray]] = {}
+    name = "list of files"
     try:
         for name, size, read in _files(source, part):
             match = _PNG.fullmatch(name)
             if match is None or match["part"] != part:
                 raise ValueError(f"expected {part}/<alphabet>/character<NN>/<id>_<drawing>.png")
-            if size > _LARGEST_FILE:
-                raise ValueError(f"expected at most {_LARGEST_FILE} bytes, got {size}")
-            drawings = found.setdefault(match["label"], {})
+            if size > _MAX_FILE_BYTES:
+                raise ValueError(f"expected at most {_MAX_FILE_BYTES} bytes, got {size}")
+            drawings = characters.setdefault(match["label"], {})
             if int(match["drawing"]) in drawings:
-                raise ValueError("expected one file for each drawing, got a second one")
+                raise ValueError("expected one file per drawing, got a second one")
             drawings[int(match["drawing"])] = np.packbits(_ink(read()))
     except ModuleNotFoundError:
         raise
-    except Exception as error:  # reading damaged bytes may fail in any way there is
+    except Exception as error:  # damaged files can raise any exception
         reason = str(error) or type(error).__name__
-        raise ValueError(_unusable(source, f"{name}: {reason}")) from error
+        raise ValueError(_damaged_message(source, f"{name}: {reason}")) from error
 
-    labels = sorted(found)
+    labels = sorted(characters)
     counts = len({label.split("/")[0] for label in labels}), len(labels)
     if counts != PARTS[part]:
         expected = "{} alphabets with {} characters".format(*PARTS[part])
-        raise ValueError(_unusable(source, f"expected {expected}, got {counts[0]} with {counts[1]}"))
+        raise ValueError(_damaged_message(source, f"expected {expected}, got {counts[0]} with {counts[1]}"))
     for label in labels:
-        if sorted(found[label]) != list(range(1, DRAWINGS + 1)):
-            there = f"expected drawings 1 to {DRAWINGS}, got {len(found[label])} of them"
-            raise ValueError(_unusable(source, f"{label}: {there}"))
-    return labels, np.stack([np.stack([found[label][i + 1] for i in range(DRAWINGS)]) for label in labels])
+        if sorted(characters[label]) != list(range(1, DRAWINGS + 1)):
+            counts = f"expected drawings 1 to {DRAWINGS}, got {len(characters[label])} of them"
+            raise ValueError(_damaged_message(source, f"{label}: {counts}"))
+    return labels, np.stack(
+        [np.stack([characters[label][i + 1] for i in range(DRAWINGS)]) for label in labels]
+    )
 
 
-def _unusable(source: Path, reason: str) -> str:
+def _damaged_message(source: Path, reason: str) -> str:
     reason = shortened(reason, 300)
-    return f"{source} is damaged or not Omniglot's ({reason}): put the public one from {ADDRESS} in its place"
+    return f"{source} is damaged or not part of Omniglot ({reason}): replace it by the one from {ADDRESS}"
 
 
 def _files(source: Path, part: str) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
-    """Name, size and content of the images in an archive or a folder; nothing is ever unpacked to disk."""
+    """Name, size and content of the images in an archive or folder; archives are not extracted to disk."""
     if source.is_dir():
         for path in _images_below(source):
             yield f"{part}/{path.relative_to(source).as_posix()}", path.stat().st_size, path.read_bytes
@@ -162,27 +165,27 @@ def _images_below(folder: Path) -> list[Path]:
 
 
 def _is_image(name: str) -> bool:
-    """Whether to look at the file: archives and folders gather clutter, such as the Finder's ``._x.png``."""
+    """Whether a file is an image; hidden files such as the Finder's ``._x.png`` are skipped."""
     return name.endswith(".png") and not name.rpartition("/")[2].startswith(".")
 
 
 def _ink(data: bytes) -> Bool[np.ndarray, "side side"]:
-    """Where a PNG is dark."""
+    """Dark pixels of a PNG image."""
     try:
         from PIL import Image
     except ImportError as error:
-        raise ModuleNotFoundError("reading Omniglot needs Pillow: pip install 'setwise[data]'") from error
+        raise ModuleNotFoundError("reading Omniglot requires Pillow: pip install 'setwise[data]'") from error
 
-    if not data.endswith(_PNG_END):  # Pillow may not notice
-        raise ValueError("expected a whole PNG, got one without its end")
+    if not data.endswith(_PNG_END):  # Pillow does not always detect truncation
+        raise ValueError("expected a complete PNG file, got a truncated one")
     with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
-        if image.size != (SIDE, SIDE):  # before any pixel is decoded
+        if image.size != (SIDE, SIDE):  # checked before decoding
             raise ValueError(f"expected {SIDE} × {SIDE} pixels, got {image.width} × {image.height}")
         return np.asarray(image.convert("L")) < 128
 
 
 def _key(sources: dict[str, Path]) -> str:
-    """Changes whenever a file does: in its name, its size or its time."""
+    """Cache key that depends on the name, size and modification time of each file."""
     digest = hashlib.blake2b(repr((_CACHE_FORMAT, PARTS)).encode(), digest_size=16)
     for part, source in sources.items():
         for path in _images_below(source) if source.is_dir() else [source]:
@@ -198,7 +201,7 @@ def _read_cache(path: Path, key: str) -> Characters | None:
             return None
         arrays: dict[str, Any] = read_npz(path, ["bits", "labels"])
         return Characters("omniglot", arrays["bits"], tuple(arrays["labels"].tolist()))
-    except Exception:  # missing, cut short or overwritten: whatever it is, it can be made again
+    except Exception:  # missing or damaged in any way: the cache is rebuilt
         return None
 
 

@@ -1,9 +1,9 @@
-"""Shapes as sets of points on their surface, to be told what they are.
+"""Shapes as sets of points on their surface, with class labels.
 
-The paper's third experiment: n points drawn at random from a shape, moved to its centre and scaled into the
-unit ball; in training turned and stretched a little first. `setwise.experiments.data.modelnet` reads the
-shapes of ModelNet40; where it is not at hand, solids stand in for it (`setwise.experiments.data.solids`) and
-say so in their name.
+The paper's third experiment: n random points of a shape, centred and scaled to the unit ball; in training
+they are first rotated and stretched. `setwise.experiments.data.modelnet` reads the shapes of ModelNet40. If
+it is not available, synthetic solids are used instead (`setwise.experiments.data.solids`), as their name
+says.
 """
 
 import math
@@ -21,14 +21,14 @@ STRETCH = (0.8, 1.25)
 
 @dataclass(frozen=True, eq=False)
 class PointClouds:
-    """Shapes of known classes, each as the same number of points: ModelNet40 takes 150 MB in half precision.
+    """Labelled shapes with the same number of points each; ModelNet40 takes 150 MB in half precision.
 
     Args:
-        name: which data these are.
-        points: of every shape, in whatever order.
-        labels: the class of each shape, a number below ``len(classes)``.
-        classes: their names.
-        up: the axis that points upwards, 0 to 2.
+        name: name of the data set.
+        points: points of every shape, in any order.
+        labels: class index of each shape, below ``len(classes)``.
+        classes: class names.
+        up: index of the upright axis, 0 to 2.
 
     >>> clouds = PointClouds("two", torch.randn(2, 50, 3), torch.tensor([0, 1]), ("ball", "box"))
     >>> len(clouds), clouds.sample(torch.tensor([1, 0, 1]), 20, torch.Generator()).shape
@@ -46,11 +46,11 @@ class PointClouds:
             raise ValueError(f"points must be [shapes, points, 3], got {list(self.points.shape)}")
         if self.labels.shape != self.points.shape[:1]:
             raise ValueError(
-                f"labels must be [{len(self.points)}], one a shape, got {list(self.labels.shape)}"
+                f"labels must be [{len(self.points)}], one per shape, got {list(self.labels.shape)}"
             )
         if len(self) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
-            found = f"{int(self.labels.min())} to {int(self.labels.max())}"
-            raise ValueError(f"labels must lie between 0 and {len(self.classes) - 1}, got {found}")
+            labels = f"{int(self.labels.min())} to {int(self.labels.max())}"
+            raise ValueError(f"labels must lie between 0 and {len(self.classes) - 1}, got {labels}")
         if self.up not in (0, 1, 2):
             raise ValueError(f"up must be 0, 1 or 2, got {self.up}")
 
@@ -58,33 +58,33 @@ class PointClouds:
         return len(self.points)
 
     def subset(self, index: Int[Tensor, " some"]) -> "PointClouds":
-        """Some of the shapes."""
+        """Subset of the shapes."""
         return replace(self, points=self.points[index], labels=self.labels[index])
 
     def sample(
         self, index: Int[Tensor, " b"], n: int, generator: torch.Generator
     ) -> Float[Tensor, "b {n} 3"]:
-        """Draw n different points of each of these shapes, in single precision.
+        """Draw n different points of each of the given shapes, in single precision.
 
         Args:
-            index: which shapes.
-            n: points of each, at most as many as there are.
-            generator: decides which.
+            index: indices of the shapes.
+            n: points per shape, at most the number stored.
+            generator: random generator.
         """
-        there = self.points.shape[1]
-        if not 1 <= n <= there:
-            raise ValueError(f"n must lie between 1 and {there}, the points of a shape, got {n}")
-        chosen = torch.rand(len(index), there, generator=generator).topk(n, sorted=False).indices
+        available = self.points.shape[1]
+        if not 1 <= n <= available:
+            raise ValueError(f"n must lie between 1 and {available}, the points of a shape, got {n}")
+        chosen = torch.rand(len(index), available, generator=generator).topk(n, sorted=False).indices
         return self.points[index.unsqueeze(1), chosen].float()
 
 
 def hold_out(clouds: PointClouds, share: float = 0.1, *, seed: int = 0) -> tuple[PointClouds, PointClouds]:
-    """Set shapes aside for validation, the same share of every class; returns the rest and them.
+    """Split off validation shapes, the same share of every class; return the training and validation shapes.
 
     Args:
-        clouds: what to split.
-        share: of the shapes to set aside.
-        seed: tells one split from another.
+        clouds: data to split.
+        share: share of the shapes to split off.
+        seed: random seed.
 
     >>> clouds = PointClouds("", torch.zeros(30, 5, 3), torch.arange(30) % 2, ("ball", "box"))
     >>> [part.labels.bincount().tolist() for part in hold_out(clouds, 0.2)]
@@ -101,7 +101,7 @@ def hold_out(clouds: PointClouds, share: float = 0.1, *, seed: int = 0) -> tuple
 
 
 def normalize(x: Float[Tensor, "b n 3"]) -> Float[Tensor, "b n 3"]:
-    """Move each cloud's mean to the origin and its farthest point to distance one.
+    """Centre each cloud and scale it so that the farthest point has distance one from the origin.
 
     >>> normalize(torch.tensor([[[1.0, 5.0, 0.0], [5.0, 5.0, 0.0]]])).tolist()
     [[[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]]
@@ -119,17 +119,17 @@ def augment(
     angle: float = ANGLE,
     stretch: tuple[float, float] = STRETCH,
 ) -> Float[Tensor, "b n 3"]:
-    """Turn each cloud about the upright axis and stretch it along each axis, at random.
+    """Rotate each cloud about the upright axis and stretch it along each axis, at random.
 
-    The paper says no more than "rotate and scale". The ranges here are those with which DeepSets was trained
-    on ModelNet40: shapes stand upright there, and mostly face the same way.
+    The paper only says "rotate and scale". The ranges are those used to train DeepSets on ModelNet40, where
+    shapes stand upright and mostly face the same way.
 
     Args:
-        x: the clouds.
-        generator: decides how.
-        up: the axis to turn about.
-        angle: at most so far, to either side, in radians.
-        stretch: the least and the largest factor of an axis.
+        x: point clouds.
+        generator: random generator.
+        up: index of the rotation axis.
+        angle: maximum rotation in either direction, in radians.
+        stretch: minimum and maximum factor along an axis.
     """
     if up not in (0, 1, 2):
         raise ValueError(f"up must be 0, 1 or 2, got {up}")
@@ -142,7 +142,7 @@ def augment(
 
 
 def rotations(angle: Float[Tensor, " b"], i: int, j: int) -> Float[Tensor, "b 3 3"]:
-    """Matrices that turn row vectors in the plane of axes i and j, from i towards j.
+    """Rotation matrices for row vectors in the plane of axes i and j, from i towards j.
 
     >>> rotations(torch.tensor([math.pi / 2]), 0, 1)[0, 0].round().tolist()
     [-0.0, 1.0, 0.0]

@@ -1,4 +1,4 @@
-"""Solids of random proportions: a stand-in for the shapes of ModelNet40 where those are not at hand."""
+"""Solids of random proportions: a stand-in for the shapes of ModelNet40."""
 
 import math
 
@@ -9,8 +9,8 @@ from torch import Tensor
 from setwise.experiments.data.point_clouds import PointClouds, normalize, rotations
 from setwise.training.seeding import generator
 
-ROUND = 32  # corners of a circle
-SIDES = {  # how many corners each solid has seen from above
+ROUND = 32  # corners of the polygon that approximates a circle
+SIDES = {  # corners of the cross-section of each solid
     "box": 4,
     "capsule": ROUND,
     "cone": ROUND,
@@ -23,21 +23,21 @@ SIDES = {  # how many corners each solid has seen from above
     "tube": ROUND,
 }
 STRETCH = (0.75, 1.25)
-TILT = 0.1  # radians, as a standard deviation
-NOISE = 0.01  # of the radius
+TILT = 0.1  # standard deviation in radians
+NOISE = 0.01  # standard deviation relative to the radius
 
 
 def solids(shapes_per_class: int = 100, points: int = 2048, seed: int = 0) -> PointClouds:
-    """The stand-in: points on the surface of ten kinds of solids, the same for the same seed.
+    """Points on the surface of ten kinds of solids, reproducible from the seed.
 
-    A solid is a profile (r, z) swept about the upright axis, along a circle or a polygon, and stretched
-    along each axis. Points are drawn uniformly by area, and turned about the upright axis, tilted a little
-    and moved by a little noise; at last the whole is centred and scaled into the unit ball.
+    A solid is a profile (r, z) swept about the upright axis along a circle or polygon, and stretched along
+    each axis. Points are drawn uniformly by area, rotated about the upright axis, slightly tilted, and
+    perturbed by noise; then the cloud is centred and scaled to the unit ball.
 
     Args:
-        shapes_per_class: how many of each kind.
-        points: on each.
-        seed: tells one draw from another.
+        shapes_per_class: number of solids of each kind.
+        points: number of points per solid.
+        seed: random seed.
 
     >>> clouds = solids(shapes_per_class=2, points=100)
     >>> clouds.name, len(clouds), clouds.points.dtype
@@ -45,23 +45,23 @@ def solids(shapes_per_class: int = 100, points: int = 2048, seed: int = 0) -> Po
     """
     if min(shapes_per_class, points) < 1:
         raise ValueError(f"expected at least 1 shape and 1 point, got {shapes_per_class} and {points}")
-    made = []
+    clouds = []
     for kind in SIDES:
         random = generator("solids", kind, seed)
         x = sample_surface(triangles(kind, shapes_per_class, random), points, random)
         x = x @ _pose(shapes_per_class, random)
-        made.append(normalize(normalize(x) + NOISE * torch.randn(x.shape, generator=random)).half())
+        clouds.append(normalize(normalize(x) + NOISE * torch.randn(x.shape, generator=random)).half())
     labels = torch.arange(len(SIDES)).repeat_interleave(shapes_per_class)
-    return PointClouds("stand-in: solids", torch.cat(made), labels, tuple(SIDES))
+    return PointClouds("stand-in: solids", torch.cat(clouds), labels, tuple(SIDES))
 
 
 def triangles(kind: str, shapes: int, random: torch.Generator) -> Float[Tensor, "{shapes} triangles 3 3"]:
-    """The surfaces of solids of one kind, each with proportions of its own: triangles × corners × xyz.
+    """Surfaces of solids of one kind with random proportions: triangles × corners × xyz.
 
     Args:
         kind: a key of ``SIDES``.
-        shapes: how many.
-        random: decides the proportions.
+        shapes: number of solids.
+        random: random generator of the proportions.
     """
     profile = _profile(kind, torch.rand(shapes, 2, generator=random))
     low, high = STRETCH
@@ -80,15 +80,15 @@ def triangles(kind: str, shapes: int, random: torch.Generator) -> Float[Tensor, 
 def sample_surface(
     corners: Float[Tensor, "shapes triangles 3 3"], points: int, random: torch.Generator
 ) -> Float[Tensor, "shapes {points} 3"]:
-    """Draw points uniformly by area: a triangle by its share of the surface, then a place on it.
+    """Draw points uniformly by area: first a triangle with probability ∝ area, then a point on it.
 
-    With u, v ~ U(0, 1), both taken from one where u + v > 1, a + u (b − a) + v (c − a) is uniform on a
-    triangle abc.
+    For u, v ~ U(0, 1), replaced by 1 − u, 1 − v if u + v > 1, the point a + u (b − a) + v (c − a) is uniform
+    on the triangle abc.
 
     Args:
-        corners: of the triangles of each shape.
-        points: how many to draw from each shape.
-        random: decides which.
+        corners: corners of the triangles of each shape.
+        points: number of points per shape.
+        random: random generator.
     """
     a, b, c = corners.unbind(2)
     area = torch.linalg.vector_norm(torch.linalg.cross(b - a, c - a), dim=-1)
@@ -103,12 +103,12 @@ def sample_surface(
 
 
 def _profile(kind: str, proportions: Float[Tensor, "shapes 2"]) -> Float[Tensor, "shapes m 2"]:
-    """The points (r, z) of the line that is swept about the axis; proportions lie between 0 and 1."""
+    """Points (r, z) of the profile that is swept about the axis; proportions are in [0, 1]."""
     slim, hollow = proportions.split(1, -1)
     zero, one = torch.zeros_like(slim), torch.ones_like(slim)
     height = 0.5 + 0.7 * slim
     if kind in ("capsule", "sphere"):
-        angle = math.pi * torch.linspace(0, 1, ROUND // 2 + 2)  # an even number: none of them is the equator
+        angle = math.pi * torch.linspace(0, 1, ROUND // 2 + 2)  # even, so that no point lies on the equator
         apart = (0.5 + slim if kind == "capsule" else zero) * torch.sign(angle - math.pi / 2)
         return torch.stack([angle.sin().expand_as(apart), apart - angle.cos()], -1)
     if kind == "torus":
@@ -128,7 +128,7 @@ def _profile(kind: str, proportions: Float[Tensor, "shapes 2"]) -> Float[Tensor,
 
 
 def _pose(shapes: int, random: torch.Generator) -> Float[Tensor, "{shapes} 3 3"]:
-    """Rotations by any angle about the upright axis, then by a small one about an axis that lies."""
+    """Random rotations about the upright axis, followed by a small tilt about a horizontal axis."""
     turn = 2 * math.pi * torch.rand(shapes, generator=random)
     tilt = TILT * torch.randn(shapes, generator=random)
     return rotations(turn, 0, 1) @ rotations(tilt, 1, 2)

@@ -1,7 +1,7 @@
-"""The colours of stained tissue: how much of each dye a pixel holds, and how it would look with more of it.
+"""Stain separation of tissue images, and random changes of stain strength for data augmentation.
 
-By Lambert and Beer's law, light that passes dyes is I = 255 exp(−c S) in red, green and blue: the amounts c
-of the dyes, times what one unit of each takes away, the rows of S (Ruifrok and Johnston, 2001).
+By the Beer-Lambert law, the transmitted light is I = 255 exp(−c S) in red, green and blue, with the amounts c
+of the dyes and the absorption of one unit of each dye as the rows of S (Ruifrok and Johnston, 2001).
 """
 
 import torch
@@ -13,9 +13,9 @@ EOSIN = (0.072, 0.990, 0.105)
 
 
 def stain_matrix() -> Float[Tensor, "3 3"]:
-    """S: what haematoxylin, eosin and the rest take away of red, green and blue, as rows of length one.
+    """S: absorption of red, green and blue by haematoxylin, eosin and a residual, as rows of norm one.
 
-    The third row stands upright on the others, so that it explains what they cannot.
+    The third row is orthogonal to the others and explains what they cannot.
 
     >>> stain_matrix().norm(dim=1)
     tensor([1., 1., 1.])
@@ -28,7 +28,7 @@ def stain_matrix() -> Float[Tensor, "3 3"]:
 
 
 def to_stains(pixels: UInt8[Tensor, "*n 3"]) -> Float[Tensor, "*n 3"]:
-    """The amounts c = −log(I / 255) S⁻¹ of the dyes in each pixel; black counts as 1/255.
+    """Amounts c = −log(I / 255) S⁻¹ of the dyes in each pixel; zero intensity counts as 1.
 
     >>> to_stains(torch.tensor([[255, 255, 255]], dtype=torch.uint8)).abs()
     tensor([[0., 0., 0.]])
@@ -39,7 +39,7 @@ def to_stains(pixels: UInt8[Tensor, "*n 3"]) -> Float[Tensor, "*n 3"]:
 
 
 def from_stains(amounts: Float[Tensor, "*n 3"]) -> UInt8[Tensor, "*n 3"]:
-    """The pixels with these amounts of the dyes.
+    """Pixels with the given amounts of the dyes.
 
     >>> from_stains(torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])).tolist()
     [[255, 255, 255], [133, 126, 192]]
@@ -48,18 +48,18 @@ def from_stains(amounts: Float[Tensor, "*n 3"]) -> UInt8[Tensor, "*n 3"]:
     return (255 * light).round().clamp(0, 255).byte()
 
 
-def restained(
+def random_stain(
     patches: UInt8[Tensor, "n 3 s s"], generator: torch.Generator, *, strength: float = 0.2
 ) -> UInt8[Tensor, "n 3 s s"]:
-    """Make each stain of an image stronger or weaker, at random: slides are dyed by hand.
+    """Randomly change the strength of each stain of an image, because staining varies between slides.
 
     Args:
-        patches: of one image; its amounts of each dye are all multiplied by the same factor.
-        generator: draws the factors from [1 − strength, 1 + strength].
-        strength: at least 0 and below 1.
+        patches: patches of one image; each dye has one factor for all of them.
+        generator: random generator of the factors, uniform on [1 − strength, 1 + strength].
+        strength: maximum relative change, in [0, 1).
 
     >>> patches = torch.randint(1, 256, (2, 3, 32, 32), dtype=torch.uint8)
-    >>> torch.equal(restained(patches, torch.Generator(), strength=0.0), patches)
+    >>> torch.equal(random_stain(patches, torch.Generator(), strength=0.0), patches)
     True
     """
     if not 0 <= strength < 1:

@@ -1,4 +1,4 @@
-"""Characters of an invented script, drawn by an unsteady hand: a stand-in where there are no real ones."""
+"""Synthetic characters made of random strokes: a stand-in for Omniglot."""
 
 import math
 
@@ -8,24 +8,24 @@ from torch import Tensor
 
 from setwise.training.seeding import generator
 
-STROKES = 4  # at most, and at least two
-STEPS = 160  # points along a stroke: closer than a pixel on images of some hundred pixels
-PEN = 1.5  # radius in pixels
+STROKES = 4  # maximum per character; the minimum is two
+STEPS = 160  # points along a stroke; less than a pixel apart on images of about 100 pixels
+PEN = 1.5  # pen radius in pixels
 
 
 def draw(
     characters: int, drawings: int, *, side: int = 105, seed: int = 0
 ) -> UInt8[Tensor, "characters drawings {side} {side}"]:
-    """Draw every character several times, ink = 1 on paper = 0.
+    """Draw every character several times; ink is 1, paper 0.
 
-    A character is two to four cubic Bézier strokes p(t) = Σ_k C(3,k) t^k (1−t)^(3−k) p_k. Each drawing of
-    it moves every control point p_k a little and then the whole by a small affine map.
+    A character is two to four cubic Bézier strokes p(t) = Σ_k C(3,k) t^k (1−t)^(3−k) p_k. Each drawing adds
+    noise to every control point p_k and applies a small random affine map.
 
     Args:
-        characters: how many different ones.
-        drawings: how many of each.
+        characters: number of characters.
+        drawings: drawings per character.
         side: height and width in pixels.
-        seed: tells one script from another.
+        seed: random seed.
 
     >>> draw(3, 2).shape
     torch.Size([3, 2, 105, 105])
@@ -36,7 +36,7 @@ def draw(
     bend = torch.eye(2) + 0.1 * _normal(random, characters, drawings, 1, 2, 2)
     shift = 0.5 + 0.04 * _normal(random, characters, drawings, 1, 1, 2)
     controls = (controls - 0.5) @ bend + shift
-    # A character of two strokes draws them twice, and one of three the first of them.
+    # Characters with fewer strokes repeat their first ones.
     count = torch.randint(2, STROKES + 1, (characters, 1), generator=random)
     stroke = (torch.arange(STROKES) % count).view(characters, 1, STROKES, 1, 1)
     controls = controls.take_along_dim(stroke, 2)
@@ -54,7 +54,7 @@ def draw(
 
 
 def _script(characters: int, random: torch.Generator) -> Tensor:
-    """The control points of every stroke, ``[characters, STROKES, 4, 2]`` in the unit square."""
+    """Control points of every stroke, ``[characters, STROKES, 4, 2]`` in the unit square."""
     middle = 0.3 + 0.4 * _uniform(random, characters, STROKES, 1, 2)
     length = 0.35 + 0.4 * _uniform(random, characters, STROKES, 1, 1)
     angle = 2 * math.pi * _uniform(random, characters, STROKES, 1, 1)

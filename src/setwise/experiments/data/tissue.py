@@ -1,4 +1,4 @@
-"""Resettable tissue: a stand-in for the images of breast tissue where those are not at hand."""
+"""Synthetic tissue images: a stand-in for the breast tissue images."""
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -7,19 +7,19 @@ from torch import Tensor
 from setwise.experiments.data.stains import from_stains
 from setwise.training.seeding import generator
 
-SLIDES, EACH = 8, 5  # images of a slide; every other slide has two malignant ones, the others three
+SLIDES, EACH = 8, 5  # slides, and images per slide, of which two or three are malignant
 HEIGHT, WIDTH = 128, 160
 NUCLEI = 60
-RADIUS = 3.0  # of a benign nucleus, in pixels
+RADIUS = 3.0  # radius of a benign nucleus in pixels
 
 
 def tissue(seed: int = 0) -> tuple[list[UInt8[Tensor, "h w 3"]], Int[Tensor, " images"], tuple[str, ...]]:
-    """The stand-in: pink fibres with blue nuclei; in malignant images, a lump of large and uneven ones.
+    """Synthetic images of pink fibres and blue nuclei; malignant images have a cluster of large nuclei.
 
-    Every slide is dyed in its own way. The same for the same seed.
+    The strength of the stains varies between slides. The result is reproducible from the seed.
 
     Returns:
-        The images, their labels (1 is malignant), and the slide of each.
+        The images, their labels (1 is malignant), and the slide name of each.
 
     >>> images, labels, slides = tissue()
     >>> len(images), images[0].shape, int(labels.sum()), len(set(slides))
@@ -42,8 +42,8 @@ def _image(malignant: bool, dye: Float[Tensor, " 2"], random: torch.Generator) -
     center = extent * torch.rand(NUCLEI, 2, generator=random)
     radius = RADIUS * (0.9 + 0.2 * torch.rand(NUCLEI, generator=random))
     if malignant:
-        lump = extent * (0.3 + 0.4 * torch.rand(2, generator=random))
-        inside = (center - lump).norm(dim=1) < 0.35 * HEIGHT
+        cluster = extent * (0.3 + 0.4 * torch.rand(2, generator=random))
+        inside = (center - cluster).norm(dim=1) < 0.35 * HEIGHT
         radius = torch.where(inside, radius * (1.2 + torch.rand(NUCLEI, generator=random)), radius)
     row, column = torch.meshgrid(torch.arange(HEIGHT), torch.arange(WIDTH), indexing="ij")
     pixel = torch.stack([column, row], dim=-1).view(-1, 2).float()

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from setwise._files import read_json
 from setwise.experiments import EXPERIMENTS
 from setwise.experiments.base import ExampleSet, Experiment
-from setwise.experiments.config import filled
-from setwise.experiments.report import fault_of
+from setwise.experiments.config import with_defaults
+from setwise.experiments.report import result_error
 from setwise.sets import SetBatch
 from setwise.training.checkpoint import CHECKPOINT, load_checkpoint, trained_weights
 from setwise.training.config import Training
@@ -81,7 +81,7 @@ def read_run(folder: Path) -> Run:
     if kind is None or known["row"] not in kind.ROWS or not known["seed"].isdecimal():
         expected = "expected a path <experiment>/<row>/…_seed-<number>"
         raise ValueError(f"cannot identify the run in {folder}: {expected}, got {'/'.join(names)}")
-    if result is not None and (fault := fault_of(result, kind)):
+    if result is not None and (fault := result_error(result, kind)):
         raise ValueError(f"{path} is not a result of {kind.name}: {fault}")
     experiment, data = _configured(kind, folder / "config.json")
     return Run(folder, experiment, known["row"], int(known["seed"]), data, result)
@@ -91,7 +91,7 @@ def _configured(kind: type[Experiment], path: Path) -> tuple[Experiment, str]:
     """The experiment and its data as recorded; fields added since then have their defaults."""
     config = read_json(path)
     try:
-        known = filled(config, asdict(kind()))
+        known = with_defaults(config, asdict(kind()))
         data = str(known.pop("data"))
         if unknown := known.keys() - {field.name for field in fields(kind)}:
             raise ValueError(f"unknown field {min(unknown)}")
@@ -110,14 +110,14 @@ def trials(run: Run) -> list[Trial]:
         )
     trained = []
     for name, seed in seeds.items():
-        model, steps = experiment.solved(run.row, seed), 0
+        model, steps = experiment.fitted_model(run.row, seed), 0
         if model is None:
             path = run.folder / name / CHECKPOINT
             if not path.exists():
                 continue
             model, steps = _load_weights(experiment.model(run.row, seed), path, run)
         count = math.ceil(MAX_TEST_SETS / len(seeds))
-        examples = experiment.exhibits(seed, count, generator("exhibits", seed))
+        examples = experiment.example_sets(seed, count, generator("exhibits", seed))
         examples = _thin_out(examples, MAX_TEST_ELEMENTS // len(seeds))
         trained.append(Trial(name, model, steps, examples, _outputs(model, examples)))
     if not trained:

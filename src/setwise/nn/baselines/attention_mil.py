@@ -12,7 +12,7 @@ from setwise.nn.pool import AttentionPool, GatedAttentionPool, MaxPool, MeanPool
 
 
 class PooledMIL(Layered):
-    """Encode each instance, pool the bag, read out. `setwise.importance` tells the weights of the instances.
+    """Encode each instance, pool the bag, apply the head. `setwise.importance` returns the attention weights.
 
     Args:
         encoder: ``(x, mask) → [b, n, d]``.
@@ -38,13 +38,13 @@ class PooledMIL(Layered):
         """Build a model from sizes and names.
 
         Args:
-            in_dim: features of a raw instance.
-            out_dim: outputs of the model.
-            dim: features of an encoded instance.
-            hidden: width of the attention network, 128 as published.
-            pool: how instances become a bag, or a module ``(x, mask) → [b, dim]``.
-            encoder: a module ``(x, mask) → [b, n, dim]`` instead of one fully connected layer.
-            activation: of that layer.
+            in_dim: number of features of an instance.
+            out_dim: number of outputs.
+            dim: number of features of an encoded instance.
+            hidden: width of the attention network; 128 as published.
+            pool: name of the pooling, or a module ``(x, mask) → [b, dim]``.
+            encoder: module ``(x, mask) → [b, n, dim]``; by default one fully connected layer.
+            activation: activation of the default encoder.
 
         >>> import torch
         >>> model = PooledMIL.build(166, 1, pool="gated")

@@ -1,4 +1,4 @@
-"""The base of the baselines: encoder, layers, pool, head."""
+"""Base class of the baselines: encoder, layers, pool, head."""
 
 from collections.abc import Sequence
 
@@ -10,11 +10,11 @@ from setwise.sets import Elements
 
 
 class Layered(nn.Module):
-    """What both baselines are: an encoder, layers in which the elements meet, a pool, a head.
+    """Encoder, equivariant layers, pool and head, applied in this order.
 
     Args:
         encoder: ``(x, mask) → [b, n, d]``.
-        layers: ``(x, mask) → x``, one after the other.
+        layers: modules ``(x, mask) → x``, applied in order.
         pool: ``(x, mask) → [b, d]``.
         head: ``[b, d] → [b, k]``, raw outputs.
     """
@@ -29,7 +29,7 @@ class Layered(nn.Module):
         self.head = head
 
     def forward(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b k"]:
-        """Raw outputs, one row a set."""
+        """Raw outputs, one row per set."""
         x = expand_shared(self.encoder(x, mask), mask)
         for layer in self.layers:
             x = layer(x, mask)

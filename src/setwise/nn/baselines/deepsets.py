@@ -1,4 +1,4 @@
-"""Deep Sets (Zaheer et al., 2017): equivariant layers with mean or max, then a pool."""
+"""Deep Sets (Zaheer et al., 2017): equivariant layers with mean or max, followed by pooling."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -17,12 +17,12 @@ from setwise.nn.pool import MaxPool, MeanPool
 class EquivariantLayer(Resettable):
     """Equivariant transformation of DeepSets (mean ET, max ET): τ(X Γ + β − 1 pool(X) Λ).
 
-    This is the general form; the code of the paper has it beside a tied one, τ((X − 1 pool(X)) Γ + β).
+    This is the general form; the published code also has a tied one, τ((X − 1 pool(X)) Γ + β).
 
     Args:
-        dim: features that come in.
-        out_dim: features that go out.
-        pool: ``"mean"`` or ``"max"``, over the set.
+        dim: number of input features.
+        out_dim: number of output features.
+        pool: ``"mean"`` or ``"max"`` over the set.
         activation: τ.
 
     >>> EquivariantLayer(3, 8, pool="max")(torch.randn(2, 5, 3)).shape
@@ -46,23 +46,23 @@ class EquivariantLayer(Resettable):
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw Γ and Λ anew."""
+        """Initialise Γ and Λ."""
         reset_linear(self.Gamma, generator)
         reset_linear(self.Lambda, generator)
 
     def forward(
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b n o"]:
-        """Transform every element, knowing the pooled set."""
+        """Transform each element, given the pooled set."""
         pooled = self.pool(x, mask).unsqueeze(1)
         out: Tensor = self.nonlinearity(self.Gamma(fill_padding(x, mask)) - self.Lambda(pooled))
         return out
 
 
 class DeepSets(Layered):
-    """Encode the elements, transform them equivariantly, pool, and read out: ρ(pool_i φ(X)_i).
+    """Encoder, equivariant layers, pool and head: ρ(pool_i φ(X)_i).
 
-    Without layers, or with an `MLP` for one, it is ρ(pool_i φ(x_i)).
+    Without layers, or with `MLP` layers, it is ρ(pool_i φ(x_i)).
     """
 
     @classmethod
@@ -81,14 +81,14 @@ class DeepSets(Layered):
         """Build a model from sizes and names.
 
         Args:
-            in_dim: features of a raw element.
-            out_dim: outputs of the model.
-            dim: features of an encoded element.
+            in_dim: number of features of an element.
+            out_dim: number of outputs.
+            dim: number of features of an encoded element.
             depth: number of layers.
-            transformation: what an `EquivariantLayer` subtracts; ``"none"`` treats each element alone.
-            pool: how elements become a set, or a module ``(x, mask) → [b, dim]``.
-            encoder: a module ``(x, mask) → [b, n, dim]`` instead of one fully connected layer.
-            activation: of every layer but the last.
+            transformation: pooling inside each `EquivariantLayer`; ``"none"`` uses `MLP` layers instead.
+            pool: name of the pooling, or a module ``(x, mask) → [b, dim]``.
+            encoder: module ``(x, mask) → [b, n, dim]``; by default one fully connected layer.
+            activation: activation of every layer except the last.
 
         >>> DeepSets.build(3, 40, dim=16, transformation="max", pool="max")(torch.randn(2, 100, 3)).shape
         torch.Size([2, 40])

@@ -1,10 +1,10 @@
-"""PointNet++ for classification (Qi et al., 2017; one scale), with the same ``(x, mask) → out`` as the rest.
+"""PointNet++ for classification (Qi et al., 2017; single scale), with the interface ``(x, mask) → out``.
 
-Points are sampled, each sample gathers the points around it, and a small network with a maximum over them
-tells what stands there; this twice, then once more over all that is left. Two things differ from the
-published code, which depends on the order in which the points come: sampling starts at the point farthest
-from the centre of the set instead of at the first (or a random) one, and a neighbourhood holds the nearest
-points of the ball instead of its first ones. Order then matters only where two distances are exactly alike.
+A set abstraction layer samples centres, groups the points around each centre, and applies a small network
+with max pooling to each group. Two such layers are followed by one over all remaining points. The published
+code depends on the order of the points; this one differs in two ways: sampling starts at the point farthest
+from the mean of the set instead of the first or a random one, and a group holds the nearest points of the
+ball instead of the first ones. The order then matters only for exactly equal distances.
 """
 
 from collections.abc import Sequence
@@ -27,16 +27,16 @@ def farthest_points(
 ) -> tuple[Int[Tensor, "b m"], Bool[Tensor, "b m"]]:
     """Farthest point sampling: i_1 = argmax_j ‖x_j − mean‖, then i_t = argmax_j min_{s<t} ‖x_j − x_{i_s}‖.
 
-    No point is taken twice; A set of m points or fewer comes back whole. The published code starts with the
-    first point it is given, others with a random one; here the sample is one of the set, in whatever order.
+    No point is sampled twice; a set of at most m points is returned whole. The published code starts with the
+    first point, other implementations with a random one; here the sample does not depend on the order.
 
     Args:
         x: coordinates of the points.
-        m: how many to take; where there are fewer places n, fewer come back.
-        mask: which points are real.
+        m: number of points to sample; limited to n.
+        mask: True for real points.
 
     Returns:
-        The indices of the points taken, and which of these are real: a set of r < m points gives r of them.
+        Indices of the sampled points, and which of them are real: min(m, r) for a set of r points.
 
     >>> x = torch.tensor([[[0.0], [1.0], [4.0], [10.0]]])
     >>> farthest_points(x, 3)[0].tolist()
@@ -53,7 +53,7 @@ def farthest_points(
     index = torch.zeros(b, m, dtype=torch.long, device=x.device)
     if m == 0:
         return index, real[:, :0]
-    # Each coordinate in one piece: the loop below goes over all points m times.
+    # Contiguous coordinates: the loop below reads all points m times.
     coordinates = center(x.to(torch.promote_types(x.dtype, torch.float32)), mask).permute(2, 0, 1)
     coordinates = coordinates.contiguous()
     distance = coordinates.square().sum(0).masked_fill(~real, -1)
@@ -61,9 +61,9 @@ def farthest_points(
     distance = torch.full_like(distance, torch.inf).masked_fill(~real, -1)
     for t in range(m):
         index[:, t] = chosen[:, 0]
-        taken = coordinates.gather(2, chosen.expand(len(coordinates), -1, -1))
-        torch.minimum(distance, (coordinates - taken).square_().sum(0), out=distance)
-        distance.scatter_(1, chosen, -1)  # below the 0 of a point that lies just there
+        sampled = coordinates.gather(2, chosen.expand(len(coordinates), -1, -1))
+        torch.minimum(distance, (coordinates - sampled).square_().sum(0), out=distance)
+        distance.scatter_(1, chosen, -1)  # below the distance 0 of a duplicate point
         chosen = distance.argmax(1, keepdim=True)
     return index, order < real.sum(1, keepdim=True)
 
@@ -76,20 +76,20 @@ def ball_query(
     k: int,
     mask: Bool[Tensor, "b n"] | None = None,
 ) -> tuple[Int[Tensor, "b m k"], Bool[Tensor, "b m k"]]:
-    """The k nearest points of those closer to a centre than the radius: ‖x_j − c_i‖ < r.
+    """The k nearest points within the radius of each centre: ‖x_j − c_i‖ < r.
 
-    The published code takes the first k of the ball in the order of the points. Where it finds fewer it
-    repeats the first; here the missing places are marked, which is the same to a maximum over them.
+    The published code takes the first k points of the ball in the given order, and repeats the first one if
+    there are fewer. Here missing neighbours are masked, which is equivalent under max pooling.
 
     Args:
         x: coordinates of the points.
-        centers: where to look.
-        radius: of the balls.
-        k: how many points to take at most; of fewer places n, fewer come back.
-        mask: which points are real.
+        centers: coordinates of the centres.
+        radius: radius of the balls.
+        k: maximum number of neighbours; limited to n.
+        mask: True for real points.
 
     Returns:
-        The indices of the points, nearest first, and which of them lie in the ball.
+        Indices of the points, nearest first, and which of them lie in the ball.
 
     >>> x = torch.tensor([[[0.0], [1.0], [4.0], [10.0]]])
     >>> index, inside = ball_query(x, torch.tensor([[[1.5]]]), 3.0, 3)
@@ -101,9 +101,9 @@ def ball_query(
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     dtype = torch.promote_types(x.dtype, torch.float32)
-    # Differences before squares: what one product of all with all loses would show at the rim of a ball.
-    exactly = "donot_use_mm_for_euclid_dist"
-    distance = torch.cdist(centers.to(dtype), fill_padding(x, mask).to(dtype), compute_mode=exactly)
+    # Distances by matrix products suffer from cancellation, which would matter at the boundary of a ball.
+    mode = "donot_use_mm_for_euclid_dist"
+    distance = torch.cdist(centers.to(dtype), fill_padding(x, mask).to(dtype), compute_mode=mode)
     if mask is not None:
         distance = distance.masked_fill(~mask.unsqueeze(1), torch.inf)
     nearest = distance.topk(min(k, x.shape[1]), largest=False)
@@ -111,12 +111,12 @@ def ball_query(
 
 
 class NormedLayer(Resettable):
-    """What comes before a relu in PointNet++: norm(x H + h). Its caller may take a maximum before the relu.
+    """Linear layer with batch norm, norm(x H + h), without the ReLU that follows in PointNet++.
 
     Args:
-        in_dim: features that come in.
-        out_dim: features that go out.
-        norm: whether there is a batch norm.
+        in_dim: number of input features.
+        out_dim: number of output features.
+        norm: use a batch norm.
 
     >>> NormedLayer(3, 8)(torch.randn(5, 3)).shape
     torch.Size([5, 8])
@@ -132,30 +132,30 @@ class NormedLayer(Resettable):
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights anew, as `Dense` does; the norm starts as the identity."""
+        """Initialise the weights as `Dense` does, and the norm as the identity."""
         reset_linear(self.linear, generator)
         if isinstance(self.norm, BatchNorm):
             self.norm.reset_parameters()
 
     def forward(self, x: Float[Tensor, "rows d"]) -> Float[Tensor, "rows o"]:
-        """Map the rows."""
+        """Apply the layer to each row."""
         out: Tensor = self.norm(self.linear(x))
         return out
 
 
 class SetAbstraction(nn.Module):
-    """From points to fewer points that know their surroundings: max_{j ∈ ball(i)} MLP([p_j − p_i, f_j]).
+    """Set abstraction: features of sampled centres, max_{j ∈ ball(i)} MLP([p_j − p_i, f_j]).
 
-    The layers see only points that are there: neither padding nor missing neighbours cost anything or enter
-    the batch norms. (The published code repeats a point for each missing one, which its norms do notice.)
+    The layers process only real points, so padding and missing neighbours neither cost time nor affect the
+    batch norms. (The published code repeats a point for each missing one, which affects its norms.)
 
     Args:
-        in_dim: features of a point beside its coordinates; there may be none.
-        *dims: the width of each layer.
-        centers: how many points to sample. Without, all points are one group around the origin.
-        radius: of the ball around a centre, with ``centers``.
-        neighbours: how many points of a ball to look at, with ``centers``.
-        norm: whether the layers have batch norms.
+        in_dim: number of features of a point besides its coordinates, at least 0.
+        *dims: width of each layer.
+        centers: number of centres; by default all points form one group around the origin.
+        radius: radius of the ball around a centre; required with ``centers``.
+        neighbours: maximum number of points per ball; required with ``centers``.
+        norm: use batch norms.
 
     >>> layer = SetAbstraction(2, 16, 32, centers=4, radius=0.5, neighbours=8)
     >>> coordinates, features, mask = layer(torch.rand(5, 10, 3), torch.rand(5, 10, 2))
@@ -174,12 +174,12 @@ class SetAbstraction(nn.Module):
     ) -> None:
         super().__init__()
         if not dims:
-            raise ValueError("SetAbstraction needs the width of at least one layer, got none")
+            raise ValueError("dims must have at least one width, got none")
         if in_dim < 0:
             raise ValueError(f"in_dim must not be negative, got {in_dim}")
         given = {"centers": centers, "radius": radius, "neighbours": neighbours}
         if len({value is None for value in given.values()}) > 1:
-            raise ValueError(f"centers, radius and neighbours go together, got {given}")
+            raise ValueError(f"centers, radius and neighbours must be given together, got {given}")
         for name, value in given.items():
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive, got {value}")
@@ -192,7 +192,7 @@ class SetAbstraction(nn.Module):
         features: Float[Tensor, "b n f"],
         mask: Bool[Tensor, "b n"] | None = None,
     ) -> tuple[Float[Tensor, "b m 3"], Float[Tensor, "b m o"], Bool[Tensor, "b m"]]:
-        """Coordinates of the centres, their features, and which of them are real; the rest is zero."""
+        """Coordinates, features and mask of the centres; padding is zero."""
         if features.shape[-1] != self.in_dim:
             raise ValueError(f"points must have {self.in_dim} features, got {features.shape[-1]}")
         x, features = fill_padding(x, mask), fill_padding(features, mask)
@@ -201,7 +201,7 @@ class SetAbstraction(nn.Module):
         return centers, fill_padding(out, real), real
 
     def group(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Centres and which are real, the points around each and which of those are real: they come first."""
+        """Centres and their mask; indices and mask of the points in each group, real points first."""
         b, n, _ = x.shape
         if self.centers is None or self.radius is None or self.neighbours is None:
             whole = x.new_ones(b, n, dtype=torch.bool) if mask is None else mask
@@ -214,11 +214,11 @@ class SetAbstraction(nn.Module):
         return centers, real, index, inside & real.unsqueeze(2)
 
     def describe(self, x: Tensor, features: Tensor, centers: Tensor, index: Tensor, inside: Tensor) -> Tensor:
-        """The layers over all pairs of a centre and a point of its group, and the maximum of each group."""
+        """Apply the layers to all pairs of a centre and a point of its group, and max-pool each group."""
         (b, n, _), (_, m, k) = x.shape, index.shape
-        index = index + n * torch.arange(b, device=x.device).view(-1, 1, 1)  # among the points of all sets
+        index = index + n * torch.arange(b, device=x.device).view(-1, 1, 1)  # into the points of all sets
         if torch.compiler.is_compiling() and not self.training:
-            # A compiled graph wants to know how many pairs there are: the first point, again and again.
+            # A compiled graph needs a fixed number of pairs: repeat the first point.
             index, inside = torch.where(inside, index, index[..., :1]), torch.ones_like(inside)
             pairs = torch.arange(inside.numel(), device=x.device)
         else:
@@ -228,26 +228,26 @@ class SetAbstraction(nn.Module):
 
         first: NormedLayer = self.layers[0]  # type: ignore[assignment]
         weight, bias = first.linear.weight, first.linear.bias
-        # The features' part of the first layer, once a point and not once a pair.
+        # Compute the feature part of the first layer once per point instead of once per pair.
         own = nn.functional.linear(features.flatten(0, 1), weight[:, 3:], bias)
         z = first.norm(torch.addmm(own.index_select(0, point), offset, weight[:, :3].mT))
         for layer in self.layers[1:]:
-            z = layer(z.relu_())  # in place: at a thousand points, touching new memory costs as much
+            z = layer(z.relu_())  # in place, because allocating memory would cost as much as the ReLU
 
         size = inside.flatten(0, 1).sum(1)
         start = size.cumsum(0) - size
         largest = embedding_bag(torch.arange(len(z), device=z.device), z, start, mode="max")
-        return largest.relu().view(b, m, z.shape[1])  # the largest relu is the relu of the largest
+        return largest.relu().view(b, m, z.shape[1])  # max and ReLU commute
 
 
 class Readout(nn.Module):
-    """The head of PointNet++: layers with batch norm, relu and dropout, then a linear one.
+    """Head of PointNet++: layers with batch norm, ReLU and dropout, followed by a linear layer.
 
     Args:
-        in_dim: features of a pooled set.
-        *dims: the widths of the layers, the last of which is the number of outputs.
-        dropout: the share of features that is left out in training.
-        norm: whether the layers have batch norms.
+        in_dim: number of features of a pooled set.
+        *dims: widths of the layers; the last one is the number of outputs.
+        dropout: dropout probability.
+        norm: use batch norms.
 
     >>> Readout(16, 8, 3)(torch.randn(2, 16)).shape
     torch.Size([2, 3])
@@ -256,7 +256,7 @@ class Readout(nn.Module):
     def __init__(self, in_dim: int, *dims: int, dropout: float = 0.4, norm: bool = True) -> None:
         super().__init__()
         if not dims:
-            raise ValueError("Readout needs the number of outputs, got none")
+            raise ValueError("dims must have at least the number of outputs, got none")
         *hidden, out_dim = dims
         widths = [in_dim, *hidden]
         parts = [
@@ -267,7 +267,7 @@ class Readout(nn.Module):
 
     @property
     def linear(self) -> nn.Linear:
-        """What reads the pooled set."""
+        """First linear layer."""
         return next(layer for layer in self.modules() if isinstance(layer, nn.Linear))
 
     def forward(self, z: Float[Tensor, "b d"]) -> Float[Tensor, "b k"]:
@@ -277,12 +277,12 @@ class Readout(nn.Module):
 
 
 class PointNetPlusPlus(nn.Module):
-    """Abstract the points, layer by layer, pool what is left, and read out.
+    """Set abstraction layers, a pool and a head.
 
-    The first three features of an element are its coordinates, further ones (normals, colours) its features.
+    The first three features of an element are its coordinates; further ones (normals, colours) are optional.
 
     Args:
-        layers: ``(x, features, mask) → (x, features, mask)``, one after the other; see `SetAbstraction`.
+        layers: modules ``(x, features, mask) → (x, features, mask)``, see `SetAbstraction`.
         pool: ``(features, mask) → [b, d]``.
         head: ``[b, d] → [b, k]``, raw outputs.
     """
@@ -307,31 +307,31 @@ class PointNetPlusPlus(nn.Module):
         dropout: float = 0.4,
         norm: bool = True,
     ) -> "PointNetPlusPlus":
-        """Build a model from sizes; as they stand, those of the paper for about a thousand points.
+        """Build a model from sizes; the defaults are the paper's, for about 1000 points.
 
         Args:
-            in_dim: features of an element, its three coordinates included.
-            out_dim: outputs of the model.
-            centers: points to sample in each layer; for a hundred points (50, 12), say.
-            radius: of each layer's balls; shapes are supposed to fill the unit ball.
-            neighbours: points of a ball to look at, in each layer.
-            dims: widths of each layer's network, and of the last, which takes all points.
+            in_dim: number of features of an element, including its three coordinates.
+            out_dim: number of outputs.
+            centers: number of centres per layer; for example (50, 12) for 100 points.
+            radius: ball radius per layer; shapes are assumed to fill the unit ball.
+            neighbours: maximum number of points per ball, for each layer.
+            dims: widths of each layer's network, the last of which processes all remaining points.
             hidden: widths of the head.
-            dropout: in the head; 0.4 in a later version of the published code, 0.5 in the first.
-            norm: whether there are batch norms.
+            dropout: dropout probability in the head; 0.4 in a later version of the published code, first 0.5.
+            norm: use batch norms.
 
         >>> PointNetPlusPlus.build(3, 40, centers=(50, 12))(torch.randn(2, 100, 3)).shape
         torch.Size([2, 40])
         """
         if in_dim < 3:
-            raise ValueError(f"in_dim must be at least 3 for the coordinates, got {in_dim}")
+            raise ValueError(f"in_dim must be at least 3 (the coordinates), got {in_dim}")
         if not len(centers) == len(radius) == len(neighbours) == len(dims) - 1:
             raise ValueError(
-                "expected as many centers as radius and neighbours, and one more of dims, "
-                f"got {len(centers)}, {len(radius)}, {len(neighbours)} and {len(dims)}"
+                "centers, radius and neighbours must have equal lengths, and dims one more entry, "
+                f"got lengths {len(centers)}, {len(radius)}, {len(neighbours)} and {len(dims)}"
             )
         if not all(dims):
-            raise ValueError(f"dims must hold at least one width for each layer, got {dims}")
+            raise ValueError(f"dims must have at least one width per layer, got {dims}")
         widths = [in_dim - 3, *(layer[-1] for layer in dims)]
         layers = [
             SetAbstraction(width, *layer, centers=m, radius=r, neighbours=k, norm=norm)
@@ -342,7 +342,7 @@ class PointNetPlusPlus(nn.Module):
         return cls([*layers, last], MaxPool(), head)
 
     def forward(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b k"]:
-        """Raw outputs, one row a set."""
+        """Raw outputs, one row per set."""
         if isinstance(x, Shared):
             x = x.expand()
         if x.dim() != 3 or x.shape[2] < 3 or not x.is_floating_point():

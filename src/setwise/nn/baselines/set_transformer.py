@@ -21,10 +21,10 @@ def multihead_attention(
     *,
     heads: int,
 ) -> Float[Tensor, "b m d"]:
-    """Attention within each of h slices of the features: the slices of softmax(Q_h K_hᵀ / √d) V_h, joined.
+    """Multihead attention: the concatenation of softmax(Q_h K_hᵀ / √d) V_h over all heads h.
 
-    The scale is that of the Set Transformer: d counts the features of all heads together. Where the mask
-    leaves no key the result is zero.
+    As in the Set Transformer, the scale uses the number d of features of all heads together. The result is
+    zero for sets without real elements.
 
     >>> x = torch.tensor([[[0.0, 0.0], [2.0, 4.0]]])
     >>> multihead_attention(torch.zeros(1, 1, 2), x, x, heads=2).tolist()
@@ -37,7 +37,7 @@ def multihead_attention(
     if mask is None:
         out = scaled_dot_product_attention(q, k, v, scale=d**-0.5)
     else:
-        # A softmax over nothing is 0/0, which kernels may return: an empty set attends to padding, unheard.
+        # A softmax over no keys may give NaN: let empty sets attend to the padding, and zero the result.
         empty = ~mask.any(1).view(-1, 1, 1, 1)
         attended = mask[:, None, None] | empty
         out = scaled_dot_product_attention(q, k, v, attn_mask=attended, scale=d**-0.5)
@@ -46,16 +46,16 @@ def multihead_attention(
 
 
 class MultiheadAttentionBlock(nn.Module):
-    """The Set Transformer's MAB(X, Y): the elements of X listen to those of Y.
+    """Set Transformer's MAB(X, Y): the elements of X attend to those of Y.
 
-    H = Q + attention(Q, K, V) with Q = X W_q, K = Y W_k, V = Y W_v, and MAB(X, Y) = H + relu(H W_o). This is
-    the published code. The paper's equations add X itself instead of Q, mix the heads with one more matrix
-    before that sum, and normalise both H and the result: ``norm=True`` does only the last of these.
+    H = Q + attention(Q, K, V) with Q = X W_q, K = Y W_k, V = Y W_v, and MAB(X, Y) = H + relu(H W_o). This
+    follows the published code. The paper's equations add X instead of Q, multiply the heads by an output
+    matrix before that sum, and normalise H and the result; ``norm=True`` adds only the normalisation.
 
     Args:
-        dim: features of an element of X, of Y and of the result.
-        heads: slices of the features that attend on their own.
-        norm: whether a layer norm follows each of the two sums.
+        dim: number of features of X, Y and the result.
+        heads: number of attention heads.
+        norm: apply a layer norm after each of the two sums.
 
     >>> MultiheadAttentionBlock(8, heads=2)(torch.randn(2, 3, 8), torch.randn(2, 5, 8)).shape
     torch.Size([2, 3, 8])
@@ -81,7 +81,7 @@ class MultiheadAttentionBlock(nn.Module):
         y: Float[Tensor, "b n d"],
         mask: Bool[Tensor, "b n"] | None = None,
     ) -> Float[Tensor, "b m d"]:
-        """One step; the mask is that of Y."""
+        """Apply the block; the mask is that of Y."""
         y = fill_padding(y, mask)
         Q = self.query(x)
         H = self.norm_attention(
@@ -92,12 +92,12 @@ class MultiheadAttentionBlock(nn.Module):
 
 
 class SetAttentionBlock(nn.Module):
-    """The Set Transformer's SAB(X) = MAB(X, X): every element listens to every element.
+    """Set Transformer's SAB(X) = MAB(X, X): all elements attend to all elements.
 
     Args:
-        dim: features of an element; they keep their number.
-        heads: see `MultiheadAttentionBlock`, and so for ``norm``.
-        norm: whether to use layer norms.
+        dim: number of features.
+        heads: number of attention heads.
+        norm: use layer norms, see `MultiheadAttentionBlock`.
 
     >>> SetAttentionBlock(8)(torch.randn(2, 5, 8)).shape
     torch.Size([2, 5, 8])
@@ -110,20 +110,20 @@ class SetAttentionBlock(nn.Module):
     def forward(
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b n d"]:
-        """One step."""
+        """Apply the block."""
         x = fill_padding(x, mask)
         out: Tensor = self.attend(x, x, mask)
         return out
 
 
 class InducedSetAttentionBlock(Resettable):
-    """The Set Transformer's ISAB_m(X) = MAB(X, MAB(I, X)): elements meet at m learned points, in O(n m).
+    """Set Transformer's ISAB_m(X) = MAB(X, MAB(I, X)): attention through m learned points I, in O(n m).
 
     Args:
-        dim: features of an element; they keep their number.
-        inducing: m, the number of inducing points I.
-        heads: see `MultiheadAttentionBlock`, and so for ``norm``.
-        norm: whether to use layer norms.
+        dim: number of features.
+        inducing: number m of inducing points.
+        heads: number of attention heads.
+        norm: use layer norms, see `MultiheadAttentionBlock`.
 
     >>> InducedSetAttentionBlock(8, inducing=3)(torch.randn(2, 5, 8)).shape
     torch.Size([2, 5, 8])
@@ -139,13 +139,13 @@ class InducedSetAttentionBlock(Resettable):
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the inducing points anew, from the law of the published code."""
+        """Initialise the inducing points as in the published code."""
         nn.init.xavier_uniform_(self.points, generator=generator)
 
     def forward(
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b n d"]:
-        """One step."""
+        """Apply the block."""
         x = fill_padding(x, mask)
         summary = self.gather(self.points.expand(x.shape[0], -1, -1), x, mask)
         out: Tensor = self.spread(x, summary)
@@ -153,16 +153,16 @@ class InducedSetAttentionBlock(Resettable):
 
 
 class MultiheadAttentionPool(Resettable):
-    """The Set Transformer's PMA_k(X) = MAB(S, X): k learned seeds S listen to the set.
+    """Set Transformer's PMA_k(X) = MAB(S, X): k learned seeds S attend to the set.
 
-    This is the published code; the paper's equation sends X through a layer of its own first. The features
-    of several seeds stand side by side. As for every pool, an empty set gives zeros.
+    This follows the published code; the paper's equation first applies a layer to X. The features of several
+    seeds are concatenated. As for every pool, an empty set gives zeros.
 
     Args:
-        dim: features of an element.
-        seeds: k, the number of seeds; the result has k · dim features.
-        heads: see `MultiheadAttentionBlock`, and so for ``norm``.
-        norm: whether to use layer norms.
+        dim: number of features.
+        seeds: number k of seeds; the result has k · dim features.
+        heads: number of attention heads.
+        norm: use layer norms, see `MultiheadAttentionBlock`.
 
     >>> MultiheadAttentionPool(8, seeds=2)(torch.randn(3, 5, 8)).shape
     torch.Size([3, 16])
@@ -177,13 +177,13 @@ class MultiheadAttentionPool(Resettable):
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the seeds anew, from the law of the published code."""
+        """Initialise the seeds as in the published code."""
         nn.init.xavier_uniform_(self.seeds, generator=generator)
 
     def forward(
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b o"]:
-        """Pool."""
+        """Pool each set."""
         z: Tensor = self.attend(self.seeds.expand(x.shape[0], -1, -1), x, mask).flatten(1)
         if mask is None:
             return z if x.shape[1] else torch.zeros_like(z)
@@ -191,7 +191,7 @@ class MultiheadAttentionPool(Resettable):
 
 
 class SetTransformer(Layered):
-    """Encode the elements, let them attend to each other, pool by attention, and read out."""
+    """Encoder, self-attention blocks, attention pooling and head."""
 
     @classmethod
     def build(
@@ -209,19 +209,20 @@ class SetTransformer(Layered):
     ) -> "SetTransformer":
         """Build a model from sizes and names.
 
-        The published first block reads the raw elements through its own projections. Here a linear
-        encoder stands before them: with dim ≥ in_dim the two compute the same functions.
+        In the published code the projections of the first block read the raw elements. Here a linear encoder
+        precedes them; with dim ≥ in_dim both compute the same functions.
 
         Args:
-            in_dim: features of a raw element.
-            out_dim: outputs of the model.
-            dim: features of an encoded element.
-            heads: of every attention.
+            in_dim: number of features of an element.
+            out_dim: number of outputs.
+            dim: number of features of an encoded element.
+            heads: number of attention heads.
             depth: number of blocks.
-            inducing: inducing points of a block (ISAB); without, all elements attend to all (SAB).
-            norm: whether to use layer norms (the paper's equations) or not (its code).
-            pool: ``"attention"`` is PMA with one seed; or a module ``(x, mask) → [b, dim]``.
-            encoder: a module ``(x, mask) → [b, n, dim]`` instead of one linear layer.
+            inducing: number of inducing points per block (ISAB); None for full attention (SAB).
+            norm: use layer norms, as in the paper's equations but not in its code.
+            pool: name of the pooling (``"attention"`` is PMA with one seed), or a module
+                ``(x, mask) → [b, dim]``.
+            encoder: module ``(x, mask) → [b, n, dim]``; by default one linear layer.
 
         >>> SetTransformer.build(3, 40, dim=16, inducing=8)(torch.randn(2, 100, 3)).shape
         torch.Size([2, 40])

@@ -1,8 +1,8 @@
-"""The time and memory of a step, measured in a process of its own, so that its memory is all its own.
+"""Measure time and peak memory of a step in a separate process.
 
-The parent watches: a process that takes too long or too much memory ends there, and not the machine. Peak
-memory is read from Linux' /proc, as `getrusage` counts what the parent had taken before; on another system
-it stays unknown and only time is limited. This module does not import torch, which would count as well.
+The parent process stops a measurement that exceeds its limits. Peak memory is read from /proc on Linux,
+because `getrusage` includes memory of the parent; on other systems it is unknown and only time is limited.
+This module does not import torch, because its memory would count as well.
 """
 
 import gc
@@ -20,8 +20,8 @@ from typing import Any
 
 MEMORY, TIME = "memory", "time"
 WARM_UP = 64
-LONG_STEP, ENOUGH = 20.0, 3.0  # seconds: a step that is measured once, and all rounds of a short one
-FEWEST, MOST = 3, 100  # rounds
+LONG_STEP, TOTAL_SECONDS = 20.0, 3.0  # longer steps are measured once; shorter ones for a total time
+MIN_ROUNDS, MAX_ROUNDS = 3, 100
 
 PHYSICAL = (
     os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**20 if hasattr(os, "sysconf") else 8192.0
@@ -33,12 +33,12 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Limits:
-    """What a measurement may take.
+    """Limits of a measurement.
 
     Args:
-        seconds: for all its steps.
-        megabytes: of the whole process.
-        start: seconds before the first step: imports and, with KeOps, a compiler.
+        seconds: time for all steps.
+        megabytes: memory of the whole process.
+        start: seconds before the first step, for imports and, with KeOps, a compiler.
     """
 
     seconds: float = 120.0
@@ -47,12 +47,12 @@ class Limits:
 
 
 def failed(fault: str) -> Result:
-    """The result of a measurement that did not end well."""
+    """Result of a failed measurement."""
     return {"seconds": None, "peak_megabytes": None, "fault": fault, "rounds": 0}
 
 
 def measure(make: Callable[[int], Callable[[], object]], n: int, limits: Limits) -> Result:
-    """The median time and the peak memory of ``make(n)()``, beyond what inputs and model take."""
+    """Median time of ``make(n)()``, and its peak memory without that of inputs and model."""
     context = get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_report, args=(theirs, make, n), daemon=True)
@@ -64,16 +64,16 @@ def measure(make: Callable[[int], Callable[[], object]], n: int, limits: Limits)
             if ours.poll(0.05):
                 message: Result | None = ours.recv()
                 if message is not None:
-                    process.join(10)  # to end by itself: KeOps writes its cache then
+                    process.join(10)  # KeOps writes its cache at exit
                     return message
-                deadline = time.monotonic() + limits.seconds  # it is about to start
+                deadline = time.monotonic() + limits.seconds  # the first step starts now
             elif _resident(process.pid) > limits.megabytes:
                 return failed(MEMORY)
             elif time.monotonic() > deadline:
                 return failed(TIME)
     except EOFError:
         process.join()
-        out_of_memory = process.exitcode == -signal.SIGKILL  # the system's doing, as it was not ours
+        out_of_memory = process.exitcode == -signal.SIGKILL  # killed by the system
         return failed(MEMORY if out_of_memory else f"exit code {process.exitcode}")
     finally:
         process.kill()
@@ -82,16 +82,16 @@ def measure(make: Callable[[int], Callable[[], object]], n: int, limits: Limits)
 
 
 def _report(parent: Connection, make: Callable[[int], Callable[[], object]], n: int) -> None:
-    """Say None when about to start, and then the result."""
+    """Send None before the first step, then the result."""
     try:
-        make(WARM_UP)()  # what is loaded or compiled at first use does not count
+        make(WARM_UP)()  # exclude what is loaded or compiled at first use
         step = make(n)
         gc.collect()
-        _forget_peak()
+        _reset_peak()
         before = _peak()
         parent.send(None)
         first = _timed(step)
-        rounds = 1 if first > LONG_STEP else min(max(FEWEST, int(ENOUGH / first)), MOST)
+        rounds = 1 if first > LONG_STEP else min(max(MIN_ROUNDS, int(TOTAL_SECONDS / first)), MAX_ROUNDS)
         times = [_timed(step) for _ in range(rounds)]
         peak = None if before is None else (_peak() or before) - before
         parent.send(
@@ -102,7 +102,7 @@ def _report(parent: Connection, make: Callable[[int], Callable[[], object]], n: 
                 "rounds": rounds,
             }
         )
-    except Exception as error:  # whatever it is, the parent has to hear of it
+    except Exception as error:  # report any failure to the parent
         text = f"{type(error).__name__}: {error}".splitlines()[0]
         out_of_memory = isinstance(error, MemoryError) or "can't allocate memory" in str(error)
         parent.send(failed(MEMORY if out_of_memory else text))
@@ -114,22 +114,22 @@ def _timed(step: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _forget_peak() -> None:
-    """Let the peak start anew from what is in use now."""
+def _reset_peak() -> None:
+    """Reset the peak memory to the memory in use."""
     reset = Path("/proc/self/clear_refs")
     if reset.exists():
         reset.write_text("5")
 
 
 def _peak() -> float | None:
-    """The most memory that this process ever had, in MB."""
+    """Peak memory of this process in MB."""
     status = Path("/proc/self/status")
-    found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
-    return int(found[1]) / 1024 if found else None
+    match = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    return int(match[1]) / 1024 if match else None
 
 
 def _resident(pid: int | None) -> float:
-    """The memory of another process, in MB; zero where it cannot be known."""
+    """Memory of another process in MB; zero if unknown."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError):

@@ -1,8 +1,8 @@
-"""Two processes that train one model together, against one process: the counting task, one thread each.
+"""Distributed training with two processes compared with one: the counting task, one thread per process.
 
-Both train the paper's best row for the same steps on the same batches, so that two processes would take half
-the time if they lost none. They are measured in turn, through the command that everyone uses. The share that
-is lost is what both must do (draw the batch, step the optimiser), and the exchange of sums.
+Both train the paper's best row for the same steps on the same batches, so the ideal time of two processes is
+half. They are measured alternately with torchrun. The loss of efficiency comes from work that both must do
+(draw the batch, optimiser step) and from communication.
 """
 
 import json
@@ -21,17 +21,17 @@ BATCHES = {"fresh_128": ("fresh", 128), "fresh_32": ("fresh", 32), "pool_128": (
 
 
 def seconds(processes: int, *settings: str) -> float:
-    """What a training step takes, the first ones and the tests left out."""
+    """Median time of a training step, without warm-up and evaluation."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += [f"--nproc-per-node={processes}", "-m", "benchmarks.together", *settings]
+        command += [f"--nproc-per-node={processes}", "-m", "benchmarks.distributed_step", *settings]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "SETWISE_TIMES": str(Path(folder, "times.json"))}
         subprocess.run(command, env=environment, check=True)
         return float(statistics.median(json.loads(Path(folder, "times.json").read_text())))
 
 
-def measured(*settings: str) -> dict[str, float]:
-    """The times of one process and of two, in turn, and what follows from them."""
+def measure(*settings: str) -> dict[str, float]:
+    """Times of one and of two processes, measured alternately; speed-up and efficiency."""
     one, two = zip(*((seconds(1, *settings), seconds(2, *settings)) for _ in range(ROUNDS)), strict=True)
     alone, together = statistics.median(one), statistics.median(two)
     return {
@@ -43,7 +43,7 @@ def measured(*settings: str) -> dict[str, float]:
 
 
 def train(batch: str, sets: int) -> None:
-    """Train as `setwise.fit` does, and let the first process write down the time of each step."""
+    """Train with `setwise.fit`; the first process writes the time of each step to a file."""
     import time
 
     import torch
@@ -76,7 +76,7 @@ def main() -> None:
             "row": ROW,
             "steps": STEPS,
             "rounds": ROUNDS,
-            **{name: measured(batch, str(sets)) for name, (batch, sets) in BATCHES.items()},
+            **{name: measure(batch, str(sets)) for name, (batch, sets) in BATCHES.items()},
         },
     )
 

@@ -1,8 +1,7 @@
-"""Predicting for many sets: the command ``setwise predict`` against one set at a time.
+"""Prediction rate for many sets: the command ``setwise predict`` compared with one set at a time.
 
-10,000 sets of 25 to 75 elements with 16 features, from a file to a file. The loops predict for a sample of
-the same sets, held in memory already: by the estimator, and by its network alone, which is the least that one
-set can cost.
+10,000 sets of 25 to 75 elements with 16 features, from file to file. The loops predict a sample of the same
+sets in memory: with the estimator, and with its network alone, which is the minimum cost per set.
 """
 
 import tempfile
@@ -48,17 +47,17 @@ def main() -> None:
         folder = Path(name)
         clf.save(folder / "model.safetensors")
         np.savez(folder / "data.npz", values=values, ptr=ptr)
-        ways: dict[str, tuple[int, Callable[[], None]]] = {
+        methods: dict[str, tuple[int, Callable[[], None]]] = {
             "command": (SETS, partial(by_command, folder)),
             "estimator": (SAMPLE, by_estimator),
             "network": (SAMPLE, by_network),
         }
         for _ in range(ROUNDS + 1):
-            for what, (count, work) in ways.items():
+            for method, (count, predict) in methods.items():
                 start = time.perf_counter()
-                work()
-                rates[what].append(count / (time.perf_counter() - start))
-    rate = {what: float(np.median(found[1:])) for what, found in rates.items()}  # the first round warms up
+                predict()
+                rates[method].append(count / (time.perf_counter() - start))
+    rate = {name: float(np.median(values[1:])) for name, values in rates.items()}  # without the warm-up round
     record(
         "predicting",
         {
