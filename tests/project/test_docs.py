@@ -4,8 +4,8 @@ import re
 import runpy
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 
 import pytest
@@ -32,23 +32,6 @@ PARTS = ("estimators", "functional", "inspection", "io", "nn", "tasks", "trainin
 REFERENCED = ("setwise", *(f"setwise.{part}" for part in PARTS))
 
 
-def named(name: str) -> bool:
-    """Whether a name such as ``experiments.data.mil.load_mil`` exists below the package."""
-    parts = name.split(".")
-    for end in range(len(parts), 0, -1):
-        module = ".".join(("setwise", *parts[:end]))
-        if find_spec(".".join(("setwise", *parts[: end - 1]))) and find_spec(module):
-            break
-    else:
-        return False
-    value = import_module(module)
-    for part in parts[end:]:
-        if not hasattr(value, part):
-            return False
-        value = getattr(value, part)
-    return True
-
-
 @pytest.mark.parametrize("page", refresh.pages(), ids=lambda p: p.name)
 def test_tables_match_the_recorded_results(page: Path) -> None:
     text = page.read_text()
@@ -72,7 +55,7 @@ def test_names_in_the_paper_page_exist() -> None:
     )
     assert len(names) > 20
     for name in names:
-        assert named(name), name
+        assert resolve_name(f"setwise.{name}") is not None
     for name, attribute in re.findall(r"`([A-Z]\w+)(?:\.(\w+))?[`(]", text):
         owners = [getattr(import_module(home), name, None) for home in HOMES]
         owner = next((owner for owner in owners if owner is not None), None)
