@@ -1,1 +1,1 @@
-"""Documentation, and what keeps its numbers true."""
+"""Documentation, and the scripts that generate its tables."""

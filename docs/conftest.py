@@ -1,8 +1,8 @@
-"""Pages run as users run them: without checks of shapes, which would become part of an exported program."""
+"""Run the doctests of the pages without shape checks, which would become part of exported programs."""
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def _as_users_run_it(unchecked: None) -> None:
-    """Turn them off."""
+    """Disable shape checks."""

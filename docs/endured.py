@@ -1,4 +1,4 @@
-"""The tables of docs/reliability.md, from what the commands of `endurance` found."""
+"""Tables of docs/reliability.md, from the reports of the `endurance` commands."""
 
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,13 @@ from setwise.experiments.report import markdown
 RESULTS = Path(__file__).parent.parent / "results"
 
 
-def found(name: str) -> Any:
-    """The report of a command."""
+def report(name: str) -> Any:
+    """Read the report of an endurance command."""
     return read_json(RESULTS / "reliability" / f"{name}.json")
 
 
 def together() -> str:
-    """How fast two processes are beside one."""
+    """Speed of two processes relative to one."""
     times = read_json(RESULTS / "benchmarks" / "together.json")
     names = {
         "fresh_128": "128 sets, each drawn from all drawings",
@@ -30,7 +30,7 @@ def together() -> str:
 
 
 def equality() -> str:
-    """The largest differences between several processes and one."""
+    """Largest differences between several processes and one."""
     lines = [
         [
             one["scenario"].replace("_", " "),
@@ -39,15 +39,15 @@ def equality() -> str:
             f"{one['difference']:.0e}",
             f"{one['unfelt_difference']:.0e}",
         ]
-        for one in sorted(found("equality")["scenarios"], key=lambda one: one["scenario"])
+        for one in sorted(report("equality")["scenarios"], key=lambda one: one["scenario"])
     ]
     return markdown(["Scenario", "What it is", "Processes", "Largest difference", "Not felt"], lines)
 
 
 def bytes_moved() -> str:
-    """Bytes by formula, given and on the wire."""
+    """Bytes by formula, passed to all-reduce, and on the wire."""
     lines = []
-    for one in found("bytes_moved")["steps"]:
+    for one in report("bytes_moved")["steps"]:
         formula = sum(one["formula"][part] for part in ("blocks", "graph", "pool"))
         wire, expected = one["measured_on_the_wire"], one["formula_on_the_wire"]
         lines.append(
@@ -72,7 +72,7 @@ def bytes_moved() -> str:
 
 
 def kills() -> str:
-    """Jobs that were killed again and again."""
+    """Jobs killed repeatedly."""
     lines = [
         [
             name,
@@ -81,14 +81,14 @@ def kills() -> str:
             str(one["unreadable"]),
             "bit for bit the same" if one["bit_equal"] else "others",
         ]
-        for name, one in found("kills")["jobs"].items()
+        for name, one in report("kills")["jobs"].items()
     ]
     return markdown(["Job", "Kills", "Of them while writing", "Unreadable checkpoints", "Weights"], lines)
 
 
 def full_disk() -> str:
-    """A disk that was full."""
-    one = found("full_disk")
+    """A full disk during training."""
+    one = report("full_disk")
     lines = [
         ["Message", one["message"]],
         ["Exit code", str(one["exit_code"])],
@@ -103,8 +103,8 @@ def full_disk() -> str:
 
 
 def sweeps() -> str:
-    """A sweep in two processes."""
-    one = found("sweeps")
+    """A sweep in two processes, and its resumption."""
+    one = report("sweeps")
     same = {True: "the same", False: "others"}
     lines = [
         ["Two at a time / one at a time, speed", f"{one['speed_up']:.2f} ×"],
@@ -116,11 +116,11 @@ def sweeps() -> str:
 
 
 def hostile() -> str:
-    """Damaged files, format by format."""
-    report = found("hostile")
+    """Damaged files, by format."""
+    files = report("hostile")
     lines = []
-    for name, one in report["formats"].items():
-        cases = [case for case in report["cases"] if case["format"] == name]
+    for name, one in files["formats"].items():
+        cases = [case for case in files["cases"] if case["format"] == name]
         refused = sum(case["kind"] == "refused" for case in cases)
         numbers = [str(one[key]) for key in ("mutants", "read", "refused", "faults")]
         largest = max([one["peak_megabytes"], *(case["megabytes"] for case in cases)])
@@ -132,8 +132,8 @@ def hostile() -> str:
 
 
 def long_run() -> str:
-    """Hours in small."""
-    one = found("long_run")
+    """Memory, files and speed over a long run."""
+    one = report("long_run")
     what = {"trained": "Speed of training", "predicted": "Speed of predicting"}
     speeds = [
         [text, f"{one['speed_change'][name]:+.1%} (noise between rounds: {one['speed_noise'][name]:.1%})"]

@@ -1,6 +1,6 @@
-"""Write the tables of README and docs from the results on record; a test makes sure that it was done.
+"""Write the tables of README and docs from the recorded results; a test checks that they are up to date.
 
-A table stands between ``<!-- NAME -->`` and ``<!-- end -->``, and is replaced by what NAME says.
+The table NAME stands between ``<!-- NAME -->`` and ``<!-- end -->``.
 """
 
 import re
@@ -20,19 +20,19 @@ RESULTS = ROOT / "results"
 
 
 def gaussian(rho: float | None) -> str:
-    """The Gaussian table, at one ρ or at all of them."""
+    """The Gaussian table, for one ρ or for all."""
     results = load_results(RESULTS, Gaussian)
     return markdown(*table(Gaussian, [r for r in results if rho is None or r["rho"] == rho]))
 
 
 def whole(name: str) -> str:
-    """All results of an experiment on its real data."""
+    """All results of an experiment on real data."""
     results = by_data(load_results(RESULTS, EXPERIMENTS[name]))
     return markdown(*table(EXPERIMENTS[name], next(iter(results.values()))))
 
 
 def counting(*, ablation: bool) -> str:
-    """Table 1 with our own rows; or the ablation, beside the rows that it changes, at its budget."""
+    """Table 1 with our own rows, or the ablation with the rows that it changes, at the same budget."""
     results = next(iter(by_data(load_results(RESULTS, Counting)).values()))
     if ablation:
         rows = ("d-dmps-fdc", "d-dmps-ldc", *Counting.ABLATION)
@@ -43,7 +43,7 @@ def counting(*, ablation: bool) -> str:
 
 
 def benchmarks() -> str:
-    """The ratios that `make bench` measured."""
+    """Ratios measured by `make bench`."""
     dense = read_json(RESULTS / "benchmarks" / "dense_step.json")
     loop = read_json(RESULTS / "benchmarks" / "loop_overhead.json")
     counting = read_json(RESULTS / "benchmarks" / "counting_step.json")
@@ -82,18 +82,18 @@ UNMEASURED = "*Not measured yet: `make bench`.*"
 
 
 def scale() -> str:
-    """Time and memory of a training step by size of the set, a line a contender."""
+    """Time and memory of a training step by set size, one line per model."""
     path = RESULTS / "benchmarks" / "scale.json"
     if not path.exists():
         return UNMEASURED
-    found = {(r["label"], r["n"]): r for r in read_json(path)["measurements"]}
-    labels = dict.fromkeys(label for label, _ in found)
-    lines = [[label, *(cost(found.get((label, n))) for n in COLUMNS)] for label in labels]
+    records = {(r["label"], r["n"]): r for r in read_json(path)["measurements"]}
+    labels = dict.fromkeys(label for label, _ in records)
+    lines = [[label, *(cost(records.get((label, n))) for n in COLUMNS)] for label in labels]
     return markdown(["Training step", *(f"n = {n:,}" for n in COLUMNS)], lines)
 
 
 def cost(record: Mapping[str, Any] | None) -> str:
-    """What a measured step costs.
+    """Format the time and memory of a measured step.
 
     >>> cost({"seconds": 0.12, "peak_megabytes": 84.7, "fault": None})
     '0.12 s, 85 MB'
@@ -116,13 +116,13 @@ def cost(record: Mapping[str, Any] | None) -> str:
 
 
 def scale_ratios() -> str:
-    """The ratios on large sets that were measured side by side."""
+    """Ratios on large sets, measured side by side."""
     path = RESULTS / "benchmarks" / "scale_ratios.json"
     if not path.exists():
         return UNMEASURED
-    found = read_json(path)
-    sizes, streams = found["settings"], found["without_matrix"]
-    full, induced, growth = (found[key] for key in ("full_attention", "inducing_points", "growth"))
+    report = read_json(path)
+    sizes, streams = report["settings"], report["without_matrix"]
+    full, induced, growth = (report[key] for key in ("full_attention", "inducing_points", "growth"))
     small = f"{sizes['sets']} sets of {sizes['small']:,}"
     large, exact = f"{sizes['large']:,} elements", f"{sizes['exact']:,} elements"
     lines = [
@@ -140,7 +140,7 @@ def scale_ratios() -> str:
         for name, model in (("streamed", "streamed"), ("dense", "latent"))
         for how, key in (("tensors", "tensor_megabytes"), ("process", "process_megabytes"))
     ]
-    bag = found["large_bag"]
+    bag = report["large_bag"]
     memory.append(
         [f'Peak memory, graph="auto", {large} of {bag["features"]} features', bag["peak_megabytes"]]
     )
@@ -154,18 +154,18 @@ def scale_ratios() -> str:
 
 
 def feature_error() -> str:
-    """The error of W X by random features on trained models: the mean, and the worst block and seed."""
+    """Error of W X with random features on trained models: the mean, and the worst block and seed."""
     models = read_json(RESULTS / "benchmarks" / "feature_error.json")["models"]
     counts = ("64", "256", "1024")
     lines = [
-        [label, *(f"{100 * found[c]['mean']:.1f} % ({100 * found[c]['worst']:.1f} %)" for c in counts)]
-        for label, found in models.items()
+        [label, *(f"{100 * errors[c]['mean']:.1f} % ({100 * errors[c]['worst']:.1f} %)" for c in counts)]
+        for label, errors in models.items()
     ]
     return markdown(["Mean error (worst)", *(f"{int(c):,} features" for c in counts)], lines)
 
 
 def padding() -> str:
-    """Padding in batches under an element budget, and in as many batches dealt at random."""
+    """Share of padding in batches under an element budget, and in the same number of random batches."""
     cases = read_json(RESULTS / "benchmarks" / "padding.json")["cases"]
     lines = [
         [
@@ -208,7 +208,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def refreshed(text: str) -> str:
-    """The text with all its tables made anew."""
+    """Regenerate all tables in a text."""
 
     def fill(match: re.Match[str]) -> str:
         return f"<!-- {match[1]} -->\n{TABLES[match[1]]()}\n<!-- end -->"
@@ -217,9 +217,9 @@ def refreshed(text: str) -> str:
 
 
 def pages() -> list[Path]:
-    """The pages that hold such tables."""
-    written = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return [page for page in written if "<!-- end -->" in page.read_text()]
+    """The pages with generated tables."""
+    candidates = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page for page in candidates if "<!-- end -->" in page.read_text()]
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""What README and docs say is true: tables, links, names, commands."""
+"""README and docs: tables, links, names and commands are correct."""
 
 import re
 import runpy
 import sys
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
+from types import ModuleType
 
 import pytest
 
@@ -12,10 +14,26 @@ from docs import refresh
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+HOMES = (
+    "setwise",
+    "setwise.nn",
+    "setwise.functional",
+    "setwise.tasks",
+    "setwise.training",
+    "setwise.inspection",
+    "setwise.experiments",
+    *(
+        f"setwise.experiments.data.{path.stem}"
+        for path in sorted((ROOT / "src/setwise/experiments/data").glob("[a-z]*.py"))
+    ),
+)
+
+PARTS = ("estimators", "functional", "inspection", "io", "nn", "tasks", "training")
+REFERENCED = ("setwise", *(f"setwise.{part}" for part in PARTS))
 
 
 @pytest.mark.parametrize("page", refresh.pages(), ids=lambda p: p.name)
-def test_tables_are_those_of_the_results_on_record(page: Path) -> None:
+def test_tables_match_the_recorded_results(page: Path) -> None:
     text = page.read_text()
     assert len(re.findall("<!-- end -->", text)) > 0
     assert text == refresh.refreshed(text), "run 'make docs'"
@@ -24,25 +42,58 @@ def test_tables_are_those_of_the_results_on_record(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_link_targets_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
 
 
-def test_names_in_the_map_of_the_paper_exist() -> None:
+def test_names_in_the_paper_page_exist() -> None:
     text = (ROOT / "docs" / "paper.md").read_text()
-    for name in re.findall(r"`((?:functional|tasks|data\.gaussian|data\.characters)\.\w+)", text):
-        module, attribute = name.rsplit(".", 1)
-        assert hasattr(import_module(f"setwise.{module}"), attribute), name
+    names = re.findall(
+        r"`(?:setwise\.)?((?:functional|tasks|nn|training|inspection|experiments)\.[\w.]+)", text
+    )
+    assert len(names) > 20
+    for name in names:
+        assert resolve_name(f"setwise.{name}") is not None
     for name, attribute in re.findall(r"`([A-Z]\w+)(?:\.(\w+))?[`(]", text):
-        homes = ("setwise", "setwise.experiments", "setwise.experiments.data.characters")
-        found = next(
-            getattr(import_module(home), name) for home in homes if hasattr(import_module(home), name)
-        )
-        assert not attribute or hasattr(found, attribute), f"{name}.{attribute}"
-    for file, test in re.findall(r"`(tests/\w+\.py)::(\w+)`", text):
-        assert f"def {test}(" in (ROOT / file).read_text(), test
+        owners = [getattr(import_module(home), name, None) for home in HOMES]
+        owner = next((owner for owner in owners if owner is not None), None)
+        assert owner is not None, name
+        assert not attribute or hasattr(owner, attribute), f"{name}.{attribute}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_source_and_test_files_in_the_text_exist(page: Path) -> None:
+    text = page.read_text()
+    for file, test in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text):
+        assert (ROOT / file).is_file(), file
+        assert not test or f"def {test}(" in (ROOT / file).read_text(), test
+    for file in re.findall(r"`((?:nn|training|experiments|inspection|io|cli)/[\w/]+\.py)`", text):
+        assert (ROOT / "src" / "setwise" / file).is_file(), file
+
+
+def public_names(module: str) -> list[str]:
+    """The public names of a package, or what a module defines itself."""
+    loaded = import_module(module)
+    if "__all__" in vars(loaded):
+        return list(loaded.__all__)
+    names = {name: value for name, value in vars(loaded).items() if not name.startswith("_")}
+    whole = module == "setwise.nn"
+    return [
+        name
+        for name, value in names.items()
+        if (callable(value) if whole else getattr(value, "__module__", None) == module)
+    ]
+
+
+@pytest.mark.parametrize("module", REFERENCED)
+def test_the_reference_has_every_public_name(module: str) -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
+    reference = set(re.findall(r"^::: (\S+)", pages, flags=re.MULTILINE))
+    for name in public_names(module):
+        if not isinstance(getattr(import_module(module), name), ModuleType):
+            assert {module, f"{module}.{name}", f"setwise.{name}"} & reference, f"{module}.{name}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -65,7 +116,7 @@ def test_examples_run(
     assert left[0] < 1e-10 < 1e-7 < left[1] < 1e-3 < 0.5 < left[2]
 
 
-def test_the_project_speaks_of_itself_alone() -> None:
+def test_no_file_names_a_local_folder() -> None:
     for path in [*ROOT.glob("*.*"), *(p for d in ("src", "docs", "tests") for p in (ROOT / d).rglob("*.*"))]:
         if path.suffix in {".py", ".md", ".toml", ".txt", ".cff"} and path.name != "test_docs.py":
             assert not re.search(r"/work/|/root/|/tmp/|/home/", path.read_text()), path

@@ -1,4 +1,4 @@
-"""The documentation site: it builds without a warning, is complete, and fetches nothing."""
+"""The documentation site builds without warnings, is complete and loads nothing from the network."""
 
 import doctest
 import os
@@ -9,6 +9,7 @@ import tomllib
 from html.parser import HTMLParser
 from itertools import chain
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -20,7 +21,7 @@ PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
 
 
 class Page(HTMLParser):
-    """A page of the site: its text, and its tags with their attributes."""
+    """The text of a page, and its tags with their attributes."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -33,17 +34,17 @@ class Page(HTMLParser):
         self.tags.append((tag, {name: value or "" for name, value in attrs}))
 
     def all(self, tag: str, attribute: str) -> list[str]:
-        return [found[attribute] for name, found in self.tags if name == tag and attribute in found]
+        return [values[attribute] for name, values in self.tags if name == tag and attribute in values]
 
 
 Site = dict[str, Page]
 
 
 def test_site(tmp_path: Path) -> None:
-    """One test, so that the site is built once however many processes share the tests."""
+    """One test, so that the site is built once even if several processes run the tests."""
     for package in ("material", "mkdocstrings_handlers.python"):
         pytest.importorskip(package)
-    # A process of its own, since MkDocs has warnings about itself; not --quiet, which would defeat --strict.
+    # A separate process, because MkDocs warns about itself; not --quiet, which would disable --strict.
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
         cwd=ROOT,
@@ -51,18 +52,19 @@ def test_site(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    told = [line for line in f"{done.stdout}{done.stderr}".splitlines() if not line.startswith("INFO ")]
-    assert (done.returncode, told) == (0, [])
+    messages = [line for line in f"{done.stdout}{done.stderr}".splitlines() if not line.startswith("INFO ")]
+    assert (done.returncode, messages) == (0, [])
     site = {path.relative_to(tmp_path).as_posix(): Page(path) for path in tmp_path.rglob("*.html")}
-    every_page_is_there_and_in_the_navigation(site, tmp_path)
+    every_page_is_in_the_navigation(site, tmp_path)
     public_names_are_in_the_reference(site)
-    nothing_is_fetched_from_elsewhere(site, tmp_path)
+    nothing_is_loaded_from_the_network(site, tmp_path)
     docstrings_are_rendered(site)
-    names_in_guides_lead_to_the_reference(site)
+    formulas_are_typeset(site)
+    names_in_guides_link_to_the_reference(site)
     search_works_without_a_server(site, tmp_path)
 
 
-def every_page_is_there_and_in_the_navigation(site: Site, folder: Path) -> None:
+def every_page_is_in_the_navigation(site: Site, folder: Path) -> None:
     reached = {
         (site[start].path.parent / link).resolve().relative_to(folder).as_posix()
         for start in ("index.html", "api/index.html")
@@ -78,17 +80,21 @@ def every_page_is_there_and_in_the_navigation(site: Site, folder: Path) -> None:
 
 def public_names_are_in_the_reference(site: Site) -> None:
     reference = [page for name, page in site.items() if name.startswith("api/")]
-    anchors = {found["id"] for page in reference for _, found in page.tags if "id" in found}
-    assert not [name for name in setwise.__all__ if f"setwise.{name}" not in anchors]
+    anchors = {values["id"] for page in reference for _, values in page.tags if "id" in values}
+    missing = [name for name in setwise.__all__ if f"setwise.{name}" not in anchors]
+    assert all(isinstance(getattr(setwise, name), ModuleType) for name in missing), missing
     assert {
         "setwise.DMPS.build",
+        "setwise.nn.LocalMoments",
+        "setwise.functional.propagate",
+        "setwise.inspection.strongest_neighbours",
         "setwise.SetClassifier.predict_proba",
         "setwise.inspection.plots.set_graph",
     } <= anchors
-    assert "setwise.SetClassifier.fit" in anchors  # which it inherits
+    assert "setwise.SetClassifier.fit" in anchors  # inherited
 
 
-def nothing_is_fetched_from_elsewhere(site: Site, folder: Path) -> None:
+def nothing_is_loaded_from_the_network(site: Site, folder: Path) -> None:
     for name, page in site.items():
         fetched = [page.all(tag, "src") for tag in ("script", "img", "iframe", "source")]
         fetched.append(
@@ -116,7 +122,13 @@ def docstrings_are_rendered(site: Site) -> None:
     assert 'href="nn.html#setwise.nn.AutoGraph"' in text  # `AutoGraph` in a docstring
 
 
-def names_in_guides_lead_to_the_reference(site: Site) -> None:
+def formulas_are_typeset(site: Site) -> None:
+    page = site["paper.html"]
+    formulas = [values["alt"] for tag, values in page.tags if tag == "img" and values.get("class") == "math"]
+    assert any(r"\Vert x_i - x_j \Vert" in formula for formula in formulas), formulas
+
+
+def names_in_guides_link_to_the_reference(site: Site) -> None:
     links = site["guides/bags.html"].all("a", "href")
     assert "../api/estimators.html#setwise.SetClassifier" in links
     assert "../api/graphs.html#setwise.importance" in links
@@ -131,7 +143,7 @@ def search_works_without_a_server(site: Site, folder: Path) -> None:
     assert "assets/iframe-worker.js" in site["index.html"].all("script", "src")
 
 
-def test_extras_are_all_named() -> None:
+def test_the_install_page_lists_all_extras() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     text = (DOCS / "install.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE)) == set(extras) - {"dev"}
@@ -143,7 +155,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^ *```{language}\n(.*?)^ *```", text, flags=re.DOTALL | re.MULTILINE)
 
 
-def test_the_guide_to_the_command_line_shows_what_happens(
+def test_the_command_line_guide_shows_the_actual_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unchecked: None
 ) -> None:
     from setwise.cli.main import main
@@ -156,33 +168,33 @@ def test_the_guide_to_the_command_line_shows_what_happens(
     assert [command.split()[0] for command, _ in steps] == ["fit", "predict", "inspect", "explore", "export"]
     for command, expected in steps:
         main(command.split())
-        told = capsys.readouterr().out
+        output = capsys.readouterr().out
         same = doctest.OutputChecker().check_output(
-            expected, told, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+            expected, output, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
         )
-        assert same, f"setwise {command}\n{told}"
+        assert same, f"setwise {command}\n{output}"
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_have_these_options(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_commands_exist(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     from setwise.cli.main import COMMANDS, main
 
-    helped: dict[str, str] = {}
+    helps: dict[str, str] = {}
     for line in re.findall(r"^ *setwise (.*?)(?:  +#.*)?$", "".join(blocks(page, "sh")), flags=re.MULTILINE):
         command, *words = line.split()
         if command.startswith("-"):
             continue
         assert command in COMMANDS, line
-        if command not in helped:
+        if command not in helps:
             experiment = [words[0]] if command == "run" else []
             with pytest.raises(SystemExit):
                 main([command, *experiment, "--help"])
-            helped[command] = capsys.readouterr().out
+            helps[command] = capsys.readouterr().out
         for option in (word for word in words if word.startswith("--")):
-            assert re.search(rf"{option}\b", helped[command]), f"setwise {command} has no {option}"
+            assert re.search(rf"{option}\b", helps[command]), f"setwise {command} has no {option}"
 
 
-def test_commands_of_make_are_there() -> None:
+def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = [
         t for page in PAGES for t in re.findall(r"^make (\w+)", (DOCS / page).read_text(), re.MULTILINE)
