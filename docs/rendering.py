@@ -41,7 +41,7 @@ def with_links(text: str) -> str:
         first, *rest = name.split(".")
         if first in CLASSES:
             name = ".".join((CLASSES[first], *rest))
-        elif first != "setwise" and rest:
+        elif first != "setwise" and rest and rest[-1] != "py":
             name = f"setwise.{name}"
         known = {name, name.rpartition(".")[0]} & REFERENCE
         return f"[{match[0]}][{name}]" if known else match[0]
@@ -81,7 +81,8 @@ def picture(formula: str) -> str:
 
     svg = io.BytesIO()
     with rc_context({"mathtext.fontset": "stix", "savefig.transparent": True, "svg.hashsalt": formula}):
-        math_to_image(f"${formula}$", svg, prop=FontProperties(size=12), dpi=72, format="svg")
+        displayed = formula.replace(r"\frac", r"\dfrac")
+        math_to_image(f"${displayed}$", svg, prop=FontProperties(size=12), dpi=72, format="svg")
     plain = re.sub(rb"<metadata>.*?</metadata>", b"", svg.getvalue(), flags=re.DOTALL)
     source = f"data:image/svg+xml;base64,{base64.b64encode(plain).decode()}"
     # Entities, because Markdown would interpret backslashes, underscores and brackets in the text.
