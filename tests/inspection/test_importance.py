@@ -353,7 +353,7 @@ def test_the_model_is_used_in_evaluation_and_left_as_it_was(method: Any, fails: 
     model.graph.register_forward_hook(lambda m, *_: during.extend(part.training for part in model.modules()))
     x = torch.rand(2, 3, 3, 4, 4)
     if fails:
-        with pytest.raises(ValueError, match="output must lie"):
+        with pytest.raises(ValueError, match="output must be from 0"):
             importance(model, x, method=method, output=9)
     else:
         importance(model, x, method=method, steps=2)
@@ -439,8 +439,8 @@ def test_no_mask_means_all_real() -> None:
             "got 'magic'",
         ),
         ({"method": "attention"}, "attention needs a model with an attention pool, got DMPS"),
-        ({"output": 3}, "output must lie between 0 and below the 3 of the model, got 3"),
-        ({"output": -1}, "output must lie between 0 and below the 3 of the model, got -1"),
+        ({"output": 3}, "output must be from 0 to 2, got 3"),
+        ({"output": -1}, "output must be from 0 to 2, got -1"),
         ({"chunk": 0}, "chunk must be at least 1, got 0"),
         ({"steps": 0}, "steps must be at least 1, got 0"),
         (
@@ -504,8 +504,8 @@ def test_the_strongest_refuse_what_is_no_graph_or_no_element(unchecked: None) ->
     for arguments, sentence in (
         ((W[None], 0, 1), "W must be the graph [n, n] of one set, got [1, 3, 3]"),
         ((W[:2], 0, 1), "W must be the graph [n, n] of one set, got [2, 3]"),
-        ((W, 3, 1), "element must lie between 0 and below the 3 elements, got 3"),
-        ((W, -1, 1), "element must lie between 0 and below the 3 elements, got -1"),
+        ((W, 3, 1), "element must be from 0 to 2, got 3"),
+        ((W, -1, 1), "element must be from 0 to 2, got -1"),
         ((W, 0, 0), "k must be at least 1, got 0"),
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):

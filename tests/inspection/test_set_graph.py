@@ -81,7 +81,7 @@ def untrained(x: Tensor, **changes: Any) -> sw.DMPS:
     torch.manual_seed(0)
     model = sw.DMPS.build(DIM, 1, dim=16, **changes).to(x.dtype).initialize_bandwidth(x[None])
     with torch.no_grad():
-        model.graph.log_sigma -= 1
+        model.graph.kernel.log_sigma -= 1
     return model
 
 
@@ -93,8 +93,8 @@ class TestOf:
         features = model.encoder(x[None])
         W = model.latent_graph(x[None])
         if kind == "auto by features":
-            assert model.graph.took == "linear"
-            W = LatentGraph.forward(model.graph, features)
+            assert model.graph.last_choice == "linear"
+            W = model.graph.dense_weights(features)
         W = W if isinstance(W, Tensor) else W.to_dense()
         np.testing.assert_allclose(graph.weights, W[0].detach(), rtol=1e-5, atol=1e-7)
         np.testing.assert_allclose(graph.weights.sum(1), 1, rtol=1e-5)
@@ -196,14 +196,18 @@ class TestOf:
         ("x", "options", "message"),
         [
             (torch.zeros(3), {}, "x must be the elements [n, d] of one set, got [3]"),
-            (torch.tensor([[0.0, 1.0, torch.nan]]), {}, "x must be finite, got NaN or infinite ones"),
-            (torch.tensor([[0.0, 1.0, torch.inf]]), {}, "x must be finite, got NaN or infinite ones"),
+            (torch.tensor([[0.0, 1.0, torch.nan]]), {}, "x must be finite, got NaN or infinite values"),
+            (torch.tensor([[0.0, 1.0, torch.inf]]), {}, "x must be finite, got NaN or infinite values"),
             (torch.zeros(3, DIM), {"names": "ab"}, "expected one name for each of 3 elements, got 2"),
-            (torch.zeros(3, DIM), {"points": [1, 2, 3]}, "points must be [3, d], one an element, got [3]"),
+            (
+                torch.zeros(3, DIM),
+                {"points": [1, 2, 3]},
+                "points must be [3, d], one row per element, got [3]",
+            ),
             (
                 torch.zeros(3, DIM),
                 {"points": [[1], [2]]},
-                "points must be [3, d], one an element, got [2, 1]",
+                "points must be [3, d], one row per element, got [2, 1]",
             ),
         ],
     )
@@ -219,7 +223,7 @@ class TestOf:
     def test_a_broken_model(self) -> None:
         model = dmps(LatentGraph(6))
         nn.init.constant_(model.encoder.layers[0].linear.weight, torch.nan)
-        with pytest.raises(ValueError, match=r"^weights must be finite, got NaN or infinite ones$"):
+        with pytest.raises(ValueError, match=r"^weights must be finite, got NaN or infinite values$"):
             SetGraph.of(model, torch.ones(3, DIM))
 
 
@@ -312,7 +316,7 @@ class TestEdges:
             graph.top_edges(0)
         with pytest.raises(ValueError, match=r"^k must be at least 1, got 0$"):
             graph.neighbours(0, 0)
-        with pytest.raises(ValueError, match=r"^element must lie between 0 and below the 3 elements, got 3$"):
+        with pytest.raises(ValueError, match=r"^element must be from 0 to 2, got 3$"):
             graph.neighbours(3)
 
 
@@ -433,23 +437,19 @@ class TestRemark:
         K = np.full((4, 4), 0.99) + 0.01 * np.eye(4)
         K[0, 1] = K[1, 0] = K[2, 3] = K[3, 2] = 1.0
         assert softmax_of(K).remark() == (
-            "The graph of 4 elements is near uniform: the neighbour that an element hears most weighs only "
-            "1.01 times the one it hears least; it carries no relation between these elements, and the model "
-            "decides by the elements one by one. To its kernel all of them are alike (0.99 at least)."
+            "The graph of 4 elements is near uniform: the strongest neighbour's weight is only 1.01 times "
+            "the weakest's. It does not relate these elements: the model reads each element separately. "
+            "Its kernel rates all of them as similar (at least 0.99)."
         )
-        assert (
-            softmax_of(np.eye(4))
-            .remark()
-            .endswith("one by one. To its kernel none of them are alike (0.00 at most).")
-        )
-        assert softmax_of(0.2 + 0.8 * np.eye(4)).remark().endswith("none of them are alike (0.20 at most).")
-        assert drawn(np.full((4, 4), 0.25)).remark().endswith("by the elements one by one.")
+        assert softmax_of(np.eye(4)).remark().endswith("rates none of them as similar (at most 0.00).")
+        assert softmax_of(0.2 + 0.8 * np.eye(4)).remark().endswith("none of them as similar (at most 0.20).")
+        assert drawn(np.full((4, 4), 0.25)).remark().endswith("each element separately.")
 
     def test_of_a_graph_that_relates(self) -> None:
         K = np.kron(np.eye(2), np.ones((4, 4)))[:7, :7]
         assert softmax_of(K).remark() == (
-            "The graph relates 7 elements: the neighbour that an element hears most weighs 2.72 times the "
-            "one it hears least. At a similarity of 0.5 it has 2 clusters, the largest of 4."
+            "The graph relates 7 elements: the strongest neighbour's weight is 2.72 times the weakest's. "
+            "At a similarity of 0.5 it has 2 clusters, the largest of 4."
         )
         K = [[1, 0.9, 0.5], [0.9, 1, 0.5], [0.5, 0.5, 1]]
         assert softmax_of(K).remark().endswith("At a similarity of 0.5 it has one cluster.")
@@ -457,23 +457,20 @@ class TestRemark:
     def test_of_few_edges(self) -> None:
         W = np.array([[0.5, 0.5, 0, 0], [0.2, 0.3, 0.5, 0], [0, 0, 1, 0], [0.5, 0, 0, 0.5]])
         assert drawn(W).remark() == (
-            "The graph relates 4 elements: each draws on 1.8 of them, itself included. "
+            "The graph relates 4 elements: each has 1.8 effective neighbours, including itself. "
             "At a similarity of 0.5 it has 3 clusters, the largest of 2."
         )
-        assert drawn(np.eye(3)).remark() == (
-            "No element of 3 hears another: the model decides by the elements one by one."
-        )
+        assert "3 elements has no edges" in drawn(np.eye(3)).remark()
 
     def test_of_a_graph_near_the_identity(self) -> None:
         W = np.array([[1 - 2e-4, 1e-4, 1e-4], [1e-9, 1 - 2e-9, 1e-9], [0, 1e-4, 1 - 1e-4]])
-        assert drawn(W).remark() == (
-            "The graph of 3 elements is near the identity: an element's weight for itself is 1 on average, "
-            "and the model decides by the elements one by one."
+        assert (
+            "3 elements is near the identity: an element's mean weight for itself is 1," in drawn(W).remark()
         )
 
     @pytest.mark.parametrize(("n", "size"), [(0, "is empty"), (1, "has 1 element"), (2, "has 2 elements")])
     def test_of_few_elements(self, n: int, size: str) -> None:
-        expected = f"The set {size}: too few for a graph to tell one neighbour from another."
+        expected = f"The set {size}: too few to compare neighbours."
         assert drawn(np.full((n, n), 0.5)).remark() == expected
 
     def test_a_warning_where_there_is_no_relation_only(self) -> None:

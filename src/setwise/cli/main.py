@@ -12,6 +12,7 @@ import tyro
 from tyro.conf import CascadeSubcommandArgs, FlagCreatePairsOff
 
 from setwise.cli.experiments import download, figure, rows, run, table
+from setwise.cli.memory import keep_freed_memory
 from setwise.cli.models import explore, export, fit, inspect, predict
 from setwise.training.signals import Terminated, ended_by_signals
 
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not first and words[:1] not in (["run"], ["fit"]):
         return  # what takes no training takes one process
     try:
+        keep_freed_memory()
         with ended_by_signals(), nullcontext() if first else _quiet():
             _run_command(words)
         _leave()

@@ -1,4 +1,4 @@
-"""Looking inside one set: the latent graph over its elements, as arrays, clusters, edges and a picture."""
+"""The latent graph of one set, as arrays, clusters, edges and a plot."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -17,9 +17,8 @@ from setwise.functional import Propagator, dirichlet_energy
 from setwise.inspection.importance import strongest_neighbours
 from setwise.nn._modes import eval_mode
 from setwise.nn.dmps import DMPS
-from setwise.nn.graph import LatentGraph
+from setwise.nn.graph import LearnedGraph
 from setwise.nn.operators.auto import AutoGraph
-from setwise.nn.operators.base import Weights
 from setwise.nn.operators.sparse import SparseGraph
 from setwise.nn.operators.streamed import StreamedGraph
 
@@ -28,17 +27,17 @@ if TYPE_CHECKING:
 
 
 LARGEST = 20_000
-"""Elements of the largest set whose graph is written out."""
+"""Number of elements of the largest set whose graph is computed as a matrix."""
 NEAR_UNIFORM = 0.05
-"""The contrast below which a graph is said to carry no relation."""
+"""Contrast below which a graph counts as near uniform."""
 NEAR_IDENTITY = 0.02
-"""Effective neighbours beside itself below which an element is said to hear itself alone."""
+"""Number of effective neighbours other than itself below which a graph counts as near the identity."""
 LARGE_RATIO = 1000
-"""Ratio of weights beyond which the number of effective neighbours says more."""
+"""Ratio of weights beyond which the number of effective neighbours is reported instead."""
 
 
 class NearUniformGraph(UserWarning):
-    """The latent graph of a set relates no elements to each other."""
+    """The latent graph of a set is near uniform."""
 
 
 class Edge(NamedTuple):
@@ -51,14 +50,14 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SetGraph:
-    """The latent graph of one set, as arrays one can look at; `SetGraph.of` makes it from a model.
+    """The latent graph of one set as arrays; `SetGraph.of` computes it with a model.
 
     Args:
-        weights: W, how much i hears j; rows sum to one.
-        kernel: K, how alike i and j are to the model, from 0 to 1; None where the graph has no kernel.
+        weights: W, the weight of the message from j to i; rows sum to one.
+        kernel: K, the similarity of i and j, from 0 to 1; None if the graph has no kernel.
         energies: roughness of the features over the graph, before the first block and after each one.
-        points: where the elements lie, to draw them.
-        names: of the elements.
+        points: coordinates of the elements for plots.
+        names: names of the elements.
         bandwidth: σ of the kernel.
 
     >>> K = np.array([[1.0, 0.9, 0.1], [0.9, 1.0, 0.2], [0.1, 0.2, 1.0]])
@@ -80,13 +79,13 @@ class SetGraph:
 
     def __post_init__(self) -> None:
         n = len(self.weights)
-        for what, given in (("weights", self.weights), ("kernel", self.kernel)):
-            if given is not None and given.shape != (n, n):
-                raise ValueError(f"{what} must be [{n}, {n}], got {list(given.shape)}")
-            if given is not None and not np.isfinite(given).all():
-                raise ValueError(f"{what} must be finite, got NaN or infinite ones")
+        for what, matrix in (("weights", self.weights), ("kernel", self.kernel)):
+            if matrix is not None and matrix.shape != (n, n):
+                raise ValueError(f"{what} must be [{n}, {n}], got {list(matrix.shape)}")
+            if matrix is not None and not np.isfinite(matrix).all():
+                raise ValueError(f"{what} must be finite, got NaN or infinite values")
         if self.points is not None and (self.points.ndim != 2 or len(self.points) != n):
-            raise ValueError(f"points must be [{n}, d], one an element, got {list(self.points.shape)}")
+            raise ValueError(f"points must be [{n}, d], one row per element, got {list(self.points.shape)}")
         if self.names is not None and len(self.names) != n:
             raise ValueError(f"expected one name for each of {n} elements, got {len(self.names)}")
 
@@ -99,15 +98,15 @@ class SetGraph:
         names: Sequence[str] | None = None,
         points: ArrayLike | None = None,
     ) -> "SetGraph":
-        """The graph that a model sees in one set; the model is looked at as in use, and left as it was.
+        """The graph that a model computes for one set, in eval mode.
 
-        The weights are those that it works with, of an `AutoGraph` the exact ones in any case.
+        The weights are the ones that the model uses; those of an `AutoGraph` are always exact.
 
         Args:
-            model: any DMPS, whatever its graph.
-            x: the elements as they enter the model, real ones only.
-            names: of the elements.
-            points: where the elements lie, to draw them; if not given, x where it is ``[n, d]``.
+            model: any DMPS with any graph.
+            x: the elements as the model receives them, without padding.
+            names: names of the elements.
+            points: coordinates of the elements for plots; x by default if it is ``[n, d]``.
 
         >>> SetGraph.of(DMPS.build(3, 1, graph="uniform"), torch.randn(4, 3)).weights[0]
         array([0.25, 0.25, 0.25, 0.25], dtype=float32)
@@ -124,7 +123,7 @@ class SetGraph:
                 f"a dense graph of so many, weights and kernel, would need {size:,.1f} GB"
             )
         if not x.isfinite().all():
-            raise ValueError("x must be finite, got NaN or infinite ones")
+            raise ValueError("x must be finite, got NaN or infinite values")
         with eval_mode(model), torch.no_grad():
             steps, W = model.trajectory(_as_parameters(x, model).unsqueeze(0))
             energies = torch.stack([dirichlet_energy(features, W) for features in steps], dim=-1)
@@ -133,7 +132,7 @@ class SetGraph:
             while isinstance(graph, SparseGraph):
                 graph = graph.graph
             kernel, sigma = None, None
-            if isinstance(graph, LatentGraph):
+            if isinstance(graph, LearnedGraph):
                 kernel, sigma = _numpy(graph.similarity(steps[0])[0]), float(graph.sigma)
         if points is None and x.dim() == 2:
             points = x
@@ -161,9 +160,9 @@ class SetGraph:
         return f"SetGraph({', '.join(parts)})"
 
     def top_edges(self, k: int = 10) -> list[Edge]:
-        """The k strongest pairs i < j by the mean weight of both directions, equal ones in order.
+        """The k strongest pairs i < j by the mean weight of both directions; equal pairs in index order.
 
-        What has no weight is no edge, so there may be fewer than k.
+        Pairs without weight are omitted, so there may be fewer than k.
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
@@ -179,21 +178,21 @@ class SetGraph:
         return [Edge(*edge) for edge in zip(i.tolist(), j.tolist(), mean[best].tolist(), strict=True)]
 
     def neighbours(self, i: int, k: int = 5) -> list[Edge]:
-        """The k strongest neighbours j of element i and their weights, see `setwise.inspection.strongest_neighbours`."""
+        """The k strongest neighbours j of element i and their weights, see `strongest_neighbours`."""
         W = torch.from_numpy(np.require(self.weights, requirements="W"))
-        others, heard = strongest_neighbours(W, i, k)
-        return [Edge(i, j, weight) for j, weight in zip(others.tolist(), heard.tolist(), strict=True)]
+        others, weights = strongest_neighbours(W, i, k)
+        return [Edge(i, j, weight) for j, weight in zip(others.tolist(), weights.tolist(), strict=True)]
 
     def clusters(self, similarity: float = 0.5, *, count: int | None = None) -> Int[np.ndarray, " n"]:
-        """The cluster of each element, numbered from 0 in the order in which they appear.
+        """The cluster of each element, numbered from 0 in the order of first appearance.
 
-        Clusters merge while the mean kernel between their elements is ``similarity`` or more (average
-        linkage). Where the graph has no kernel, weights stand in for it, the largest between two elements as
-        one.
+        Clusters are merged while the mean kernel between their elements is ``similarity`` or more (average
+        linkage). If the graph has no kernel, the weights are used instead, divided by the largest weight
+        between two elements.
 
         Args:
-            similarity: where to stop.
-            count: stop at so many clusters instead.
+            similarity: the threshold.
+            count: merge down to this number of clusters instead.
         """
         n = len(self)
         if not 0 <= similarity <= 1:
@@ -205,30 +204,30 @@ class SetGraph:
         with _needing("scipy", "sklearn", what="clusters"):
             from scipy.cluster import hierarchy
             from scipy.spatial.distance import squareform
-        alike = self.weights if self.kernel is None else self.kernel
-        alike = (alike + alike.T) / 2
+        similar = self.weights if self.kernel is None else self.kernel
+        similar = (similar + similar.T) / 2
         if self.kernel is None:
-            alike = alike / (alike.max(initial=0, where=_others(n)) or 1)
-        tree = hierarchy.linkage(squareform(1 - alike, checks=False), "average")
+            similar = similar / (similar.max(initial=0, where=_others(n)) or 1)
+        tree = hierarchy.linkage(squareform(1 - similar, checks=False), "average")
         if count is None:
-            found = hierarchy.fcluster(tree, 1 - similarity, "distance")
+            assigned = hierarchy.fcluster(tree, 1 - similarity, "distance")
         else:
-            found = hierarchy.cut_tree(tree, n_clusters=count)[:, 0]
-        _, first, label = np.unique(found, return_index=True, return_inverse=True)
+            assigned = hierarchy.cut_tree(tree, n_clusters=count)[:, 0]
+        _, first, label = np.unique(assigned, return_index=True, return_inverse=True)
         numbers: Int[np.ndarray, " n"] = first.argsort().argsort()[label]
         return numbers
 
     @cached_property
     def contrast(self) -> float:
-        """How differently an element hears others: the mean over i of (max − min) / mean of W_ij, j ≠ i.
+        """Spread of an element's weights for others: the mean over i of (max − min) / mean of W_ij, j ≠ i.
 
-        It is 0 where all others have one weight, as in a uniform graph, and where there are fewer than two
-        others. The row-normalised kernel has no upper bound; softmax(K) of a kernel within (0, 1] bounds
-        max / min by e, so that nothing has more than e − 1 = 1.72.
+        It is 0 if all others have the same weight, as in a uniform graph, or if there are fewer than two
+        others. It has no upper bound for the row-normalised kernel; softmax(K) of a kernel within (0, 1]
+        bounds max / min by e, so that the contrast is at most e − 1 = 1.72.
         """
-        most, least, mean = self._heard()
-        heard = mean > 0
-        return float(np.sum((most - least)[heard] / mean[heard]) / max(len(self), 1))
+        most, least, mean = self._weights_of_others()
+        positive = mean > 0
+        return float(np.sum((most - least)[positive] / mean[positive]) / max(len(self), 1))
 
     @cached_property
     def effective_neighbours(self) -> float:
@@ -244,43 +243,41 @@ class SetGraph:
 
     @property
     def near_uniform(self) -> bool:
-        """Whether the contrast is below 0.05; of fewer than three elements nothing can be said."""
+        """Whether the contrast is below 0.05; always False for fewer than three elements."""
         return len(self) > 2 and self.contrast < NEAR_UNIFORM
 
     def remark(self) -> str:
-        """What the graph tells of this set, in a sentence or two."""
+        """A description of the graph in one or two sentences."""
         n = len(self)
         if n < 3:
             size = ("is empty", "has 1 element", "has 2 elements")[n]
-            return f"The set {size}: too few for a graph to tell one neighbour from another."
-        most, least, mean = self._heard()
+            return f"The set {size}: too few to compare neighbours."
+        most, least, mean = self._weights_of_others()
         if not mean.any():
-            return f"No element of {n} hears another: the model decides by the elements one by one."
+            return f"The graph of {n} elements has no edges: the model reads each element separately."
         with np.errstate(divide="ignore"):
             ratio = np.median(most[mean > 0] / least[mean > 0])
-        times = "the neighbour that an element hears most weighs {} times the one it hears least"
+        times = "the strongest neighbour's weight is {} times the weakest's"
         if self.near_uniform:
             return (
-                f"The graph of {n} elements is near uniform: {times.format(f'only {ratio:.2f}')}; it carries "
-                "no relation between these elements, and the model decides by the elements one by one."
-                + self._why()
+                f"The graph of {n} elements is near uniform: {times.format(f'only {ratio:.2f}')}. It does "
+                "not relate these elements: the model reads each element separately." + self._why()
             )
         near = self.effective_neighbours
         if near < 1 + NEAR_IDENTITY:
             return (
-                f"The graph of {n} elements is near the identity: an element's weight for itself is "
-                f"{np.diagonal(self.weights).mean():.3g} on average, and the model decides by the elements "
-                "one by one."
+                f"The graph of {n} elements is near the identity: an element's mean weight for itself is "
+                f"{np.diagonal(self.weights).mean():.3g}, and the model reads each element separately."
             )
-        hears = times.format(f"{ratio:.3g}")
+        strength = times.format(f"{ratio:.3g}")
         if ratio > LARGE_RATIO:
-            hears = f"each draws on {near:.1f} of them, itself included"
+            strength = f"each has {near:.1f} effective neighbours, including itself"
         sizes = sorted(np.bincount(self.clusters()).tolist(), reverse=True)
-        found = "one cluster" if len(sizes) == 1 else f"{len(sizes)} clusters, the largest of {sizes[0]}"
-        return f"The graph relates {n} elements: {hears}. At a similarity of 0.5 it has {found}."
+        clusters = "one cluster" if len(sizes) == 1 else f"{len(sizes)} clusters, the largest of {sizes[0]}"
+        return f"The graph relates {n} elements: {strength}. At a similarity of 0.5 it has {clusters}."
 
     def warn_if_uniform(self, *, stacklevel: int = 2) -> None:
-        """Warn with the remark where the graph carries no relation."""
+        """Warn with the remark if the graph is near uniform."""
         if self.near_uniform:
             warnings.warn(self.remark(), NearUniformGraph, stacklevel=stacklevel)
 
@@ -288,7 +285,7 @@ class SetGraph:
         """An undirected ``networkx.Graph``: edges have the mean weight of both directions, and the kernel.
 
         Args:
-            threshold: δ, edges of less weight are left out; the others keep theirs, unlike in `sparsify`.
+            threshold: δ; edges below it are omitted, the others keep their weight, unlike in `sparsify`.
         """
         with _needing("networkx", "plots", what="to_networkx"):
             import networkx as nx
@@ -304,9 +301,9 @@ class SetGraph:
         return graph
 
     def to_pyg(self) -> Any:
-        """A ``torch_geometric.data.Data`` with the points as x, and an edge from j to i where i hears j.
+        """A ``torch_geometric.data.Data`` with the points as x, and an edge from j to i where W_ij > 0.
 
-        Messages of PyG flow from source to target, so that a sum weighted by ``edge_weight`` is W x.
+        Messages in PyG flow from source to target, so that a sum weighted by ``edge_weight`` is W x.
         """
         with _needing("torch_geometric", "peers", what="to_pyg"):
             from torch_geometric.data import Data
@@ -316,15 +313,15 @@ class SetGraph:
         return Data(x=x, edge_index=torch.stack([j, i]), edge_weight=W[i, j], num_nodes=len(self))
 
     def plot(self, ax: "Axes | None" = None, **options: Any) -> "Axes":
-        """Draw the graph, coloured by cluster unless ``options`` say otherwise: see `plots.set_graph`."""
+        """Draw the graph, by default coloured by cluster: see `plots.set_graph` for the options."""
         with _needing("matplotlib", "plots", what="plot"):
             from setwise.inspection.plots import set_graph
         if not options.keys() & {"labels", "values"}:
             options["labels"] = self.clusters()
         return set_graph(self.weights, self.points, ax=ax, **{"names": self.names, **options})
 
-    def _heard(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The largest, the smallest and the mean weight that each element has for the others."""
+    def _weights_of_others(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The largest, the smallest and the mean weight of each element for the others."""
         n = len(self)
         if n < 2:
             return np.zeros(n), np.zeros(n), np.zeros(n)
@@ -338,9 +335,9 @@ class SetGraph:
             return ""
         others = _others(len(self))
         if (low := self.kernel.min(initial=1, where=others)) > 0.5:
-            return f" To its kernel all of them are alike ({low:.2f} at least)."
+            return f" Its kernel rates all of them as similar (at least {low:.2f})."
         high = self.kernel.max(initial=0, where=others)
-        return f" To its kernel none of them are alike ({high:.2f} at most)." if high < 0.5 else ""
+        return f" Its kernel rates none of them as similar (at most {high:.2f})." if high < 0.5 else ""
 
 
 @contextmanager
@@ -358,13 +355,13 @@ def _others(n: int) -> np.ndarray:
 
 
 def _numpy(values: Tensor) -> np.ndarray:
-    """In single precision or better."""
+    """Convert to NumPy, in single precision or better."""
     array: np.ndarray = values.detach().cpu().to(torch.promote_types(values.dtype, torch.float32)).numpy()
     return array
 
 
 def _as_parameters(x: Tensor, model: nn.Module) -> Tensor:
-    """Elements where the parameters are, and of their type unless they are whole numbers."""
+    """Move elements to the parameters' device, and floating-point elements to their type."""
     parameter = next(model.parameters(), None)
     if parameter is None:
         return x
@@ -373,7 +370,8 @@ def _as_parameters(x: Tensor, model: nn.Module) -> Tensor:
 
 def _dense_weights(graph: nn.Module, features: Tensor, W: Propagator) -> Tensor:
     """The matrix W [1, n, n]."""
-    if not isinstance(W, Tensor) and isinstance(graph, AutoGraph | StreamedGraph):
-        W = LatentGraph.forward(graph, features)  # exact; W.to_dense() would take n³ steps
-    every = torch.eye(features.shape[1], dtype=features.dtype, device=features.device)
-    return W.to_dense() if isinstance(W, Tensor | Weights) else W @ every.unsqueeze(0)
+    if isinstance(W, Tensor):
+        return W
+    if isinstance(graph, AutoGraph | StreamedGraph):
+        return graph.dense_weights(features)  # exact; W.to_dense() would take n³ steps
+    return W.to_dense()

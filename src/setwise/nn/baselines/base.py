@@ -29,8 +29,13 @@ class Layered(nn.Module):
         self.head = head
 
     def forward(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b k"]:
-        """Raw outputs, one row a set."""
-        x = expand_shared(self.encoder(x, mask), mask)
+        """Raw outputs, one row per set."""
+        return self.read_out(expand_shared(self.encoder(x, mask), mask), mask)
+
+    def read_out(
+        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b k"]:
+        """The raw outputs from encoded elements."""
         for layer in self.layers:
             x = layer(x, mask)
         out: Tensor = self.head(self.pool(x, mask))
