@@ -255,7 +255,7 @@ class Branches(nn.Module):
         (Branches(), "Branches cannot be exported for sets of any size: Could not guard on data-dep"),
         (
             nn.Linear(3, 2),
-            r"Linear must take \(x \[b, n, 3\], mask \[b, n\]\) and give \[b, k\], got an error",
+            r"Linear must take \(x \[b, n, 3\], mask \[b, n\]\) and return \[b, k\], got an error",
         ),
         (DMPS.build(4, 2), "DMPS must take .*, got an error: mat1 and mat2 shapes cannot be multiplied"),
         (Told(None, lambda x, mask: x), r"Told must take .*, got \[2, 7, 3\] for 2 sets"),
