@@ -176,7 +176,7 @@ class NoEmbedding(nn.Module):
 
 def streamed_product() -> Callable[[Tensor], Tensor]:
     graph: Any = sw.nn.StreamedGraph(DIM, (DIM,), sigma=SIGMA, normalize=sw.functional.row_normalize)
-    graph.embed = NoEmbedding()
+    graph.kernel.embed = NoEmbedding()
 
     def multiply(x: Tensor) -> Tensor:
         out: Tensor = graph(x) @ x

@@ -15,8 +15,8 @@ B, N, D, E, K = 8, 1000, 512, 1024, 40
 ROUNDS = 12
 
 
-class PlainGraph(sw.LatentGraph):
-    """Plain implementation of the same graph."""
+class PlainKernel(sw.nn.DeepKernel):
+    """The same kernel, written the plain way."""
 
     def log_kernel(self, x: Tensor | sw.Shared, mask: Tensor | None = None) -> Tensor:
         """Return log K."""
@@ -50,7 +50,7 @@ def main() -> None:
     ours = sw.DMPS.build(3, K, dim=D, hidden=(D, E), block="denoising", pool="max", activation="tanh")
     ours.initialize_bandwidth(x)
     plain = sw.DMPS.build(
-        3, K, dim=D, block="denoising", graph=PlainGraph(D, (D, E), activation="tanh"),
+        3, K, dim=D, block="denoising", graph=sw.LatentGraph(PlainKernel(D, (D, E), activation="tanh")),
         pool="max", activation="tanh",
     )  # fmt: skip
     plain.load_state_dict(ours.state_dict())

@@ -18,7 +18,7 @@ import torch
 from endurance.recording import arguments, record
 from endurance.together import SCENARIOS
 
-UNFELT = re.compile(r"(graph\.embed\.layers\.1\.linear|convolution|layers\.\d\.layers\.\d\.linear)\.bias$")
+UNFELT = re.compile(r"(kernel\.embed\.layers\.1\.linear|convolution|layers\.\d\.layers\.\d\.linear)\.bias$")
 
 
 def largest_difference(found: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[float, float]:

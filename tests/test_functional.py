@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from setwise import functional as fn
+from setwise.nn import Weights
 from tests import oracle
 
 LogKernel = Callable[[Tensor, Tensor], Tensor]
@@ -306,12 +307,15 @@ def test_a_diffusion_step_can_be_differentiated_under_autocast() -> None:
 
 
 def test_propagate_takes_any_operator() -> None:
-    class Mean:
+    class Mean(Weights):
         def __matmul__(self, x: Tensor) -> Tensor:
             return x.mean(1, keepdim=True).expand_as(x)
 
     x = points()
-    assert same(fn.propagate(x, Mean(), 0.5), fn.propagate(x, torch.full((1, 6, 6), 1 / 6).double(), 0.5))
+    W, mean = torch.full((1, 6, 6), 1 / 6).double(), Mean((1, 6, 6), torch.float64, x.device)
+    assert same(fn.propagate(x, mean, 0.5), fn.propagate(x, W, 0.5))
+    assert same(fn.dirichlet_energy(x, mean), fn.dirichlet_energy(x, W))
+    assert same(mean.to_dense(), W)
 
 
 def test_energy_matches_plain_loops_also_for_a_directed_graph() -> None:
@@ -432,7 +436,7 @@ def test_median_distance_wants_numbers() -> None:
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("shape", [(2, 1), (1, 3), (3,), (3, 2)])
 def test_masks_that_do_not_fit_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"mask must be \[2, 3\] as the sets are, got"):
+    with pytest.raises(ValueError, match=r"mask must have the shape \[2, 3\] of the sets, got"):
         fn.fill_padding(torch.zeros(2, 3, 4), torch.ones(shape, dtype=torch.bool))
 
 

@@ -91,9 +91,9 @@ def test_outputs_and_gradients_are_those_of_the_elements_written_out(name: str, 
 @pytest.mark.parametrize("name", [name for name in GRAPHS if name not in ("uniform", "identity", "given")])
 def test_encoder_and_embedding_see_each_shared_element_once(name: str) -> None:
     model = dmps(graph=GRAPHS[name]()).double()
-    graph = next(part for part in model.modules() if isinstance(part, sw.LatentGraph))
+    graph = next(part for part in model.modules() if isinstance(part, sw.nn.LearnedGraph))
     rows: dict[str, list[int]] = {"encoder": [], "embedding": []}
-    for what, layers in (("encoder", model.encoder.layers), ("embedding", graph.embed.layers)):
+    for what, layers in (("encoder", model.encoder.layers), ("embedding", graph.kernel.embed.layers)):
         for layer in layers:
             layer.linear.register_forward_hook(
                 lambda _, inputs, out, what=what: rows[what].append(inputs[0].shape[0])
@@ -111,7 +111,7 @@ def test_encoder_and_embedding_see_each_shared_element_once(name: str) -> None:
 
 def test_distinct_pooling_embeds_each_shared_element_once() -> None:
     model, rows = MODELS["distinct"]().double(), []
-    model.graph.embed.layers[0].linear.register_forward_hook(lambda _, x, out: rows.append(len(x[0])))
+    model.graph.kernel.embed.layers[0].linear.register_forward_hook(lambda _, x, out: rows.append(len(x[0])))
     model(sw.Shared(elements(), INDEX), MASK)
     model.effective_number(sw.Shared(elements(), INDEX), MASK)
     assert rows == [6, 6]
@@ -152,7 +152,7 @@ def test_placed_writes_shared_features_out_and_zeros_at_padding() -> None:
     assert torch.equal(expand_shared(x, MASK), elements()[INDEX] * MASK.unsqueeze(-1))
     tensor = torch.full((4, 5, 2), math.nan)
     assert expand_shared(tensor, MASK) is tensor  # an encoder has dealt with its padding
-    with pytest.raises(ValueError, match=r"mask must be \[4, 5\] as the sets are, got \[4, 3\]"):
+    with pytest.raises(ValueError, match=r"mask must have the shape \[4, 5\] of the sets, got \[4, 3\]"):
         expand_shared(x, MASK[:, :3])
 
 

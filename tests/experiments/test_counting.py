@@ -108,9 +108,9 @@ def test_the_rows_are_those_of_the_appendix() -> None:
             assert model.blocks[0].gamma.learn == (row != "d-dmps-fdc")
             assert model.blocks[0].gamma.value.item() == 0.5
         if isinstance(model.graph, sw.LatentGraph):
-            widths = [(d.linear.in_features, d.linear.out_features) for d in model.graph.embed.layers]
+            widths = [(d.linear.in_features, d.linear.out_features) for d in model.graph.kernel.embed.layers]
             assert widths == [(160, 256), (256, 512)]
-            assert {d.activation for d in model.graph.embed.layers} == {"tanh"}
+            assert {d.activation for d in model.graph.kernel.embed.layers} == {"tanh"}
     transformations = {"deepsets-mean": sw.nn.MeanPool, "deepsets-max": sw.nn.MaxPool}
     for row, kind in transformations.items():
         assert [type(layer.pool) for layer in SMALL.model(row, 0).layers] == [kind] * 3
@@ -123,7 +123,7 @@ def test_the_rows_are_those_of_the_appendix() -> None:
 def test_an_ablation_changes_one_thing() -> None:
     base = SMALL.model("d-dmps-fdc", 0)
     same = {"sum-pooling": ("graph", "blocks"), "softmax-k": ("graph", "blocks", "head"), "fresh": ("",)}
-    same |= {"fixed-sigma": ("blocks", "head", "graph.embed"), "two-layers": ("graph",)}
+    same |= {"fixed-sigma": ("blocks", "head", "graph.kernel.embed"), "two-layers": ("graph",)}
     for row, parts in same.items():
         model = SMALL.model(row, 0)
         for part in parts:
@@ -135,7 +135,7 @@ def test_an_ablation_changes_one_thing() -> None:
     assert isinstance(SMALL.model("sum-pooling", 0).pool, sw.nn.SumPool)
     assert SMALL.model("fixed-sigma", 0).graph.sigma.item() == pytest.approx(0.5**0.5)
     xavier = SMALL.model("xavier", 0)
-    for layer in (xavier.blocks[0].dense.linear, *(d.linear for d in xavier.graph.embed.layers)):
+    for layer in (xavier.blocks[0].dense.linear, *(d.linear for d in xavier.graph.kernel.embed.layers)):
         bound = 5 / 3 * (6 / (layer.in_features + layer.out_features)) ** 0.5
         assert 0.9 * bound < layer.weight.abs().max() <= bound
         assert (layer.bias == 0).all()

@@ -96,8 +96,8 @@ def test_rows_are_the_models_of_the_appendix() -> None:
     shapes = {name: tuple(p.shape) for name, p in v.named_parameters() if name.endswith("weight")}
     assert shapes == {
         "encoder.layers.0.linear.weight": (32, 1),
-        "graph.embed.layers.0.linear.weight": (64, 32),
-        "graph.embed.layers.1.linear.weight": (128, 64),
+        "graph.kernel.embed.layers.0.linear.weight": (64, 32),
+        "graph.kernel.embed.layers.1.linear.weight": (128, 64),
         "blocks.0.dense.linear.weight": (32, 32),
         "blocks.1.dense.linear.weight": (32, 32),
         "blocks.2.dense.linear.weight": (32, 32),

@@ -118,7 +118,7 @@ def test_the_bandwidth_starts_from_the_first_batch() -> None:
     model = SMALL.model("d-dmps-ldc", 0)
     sigma = model.graph.sigma.item()
     batch, _ = SMALL.batches(0)(1)
-    model.graph.log_sigma.data.fill_(0.0)
+    model.graph.kernel.log_sigma.data.fill_(0.0)
     assert model.initialize_bandwidth(batch.x).graph.sigma.item() == pytest.approx(sigma)
 
 

@@ -88,7 +88,7 @@ def test_the_dmps_rows_are_those_of_the_appendix() -> None:
         assert isinstance(model, sw.DMPS)
         layers = [
             *model.encoder.layers,
-            *model.graph.embed.layers,
+            *model.graph.kernel.embed.layers,
             *(b.dense for b in model.blocks),
             model.head,
         ]
@@ -236,7 +236,9 @@ def test_our_row_is_the_documented_one() -> None:
     assert model.encoder.log_scales.exp().tolist() == pytest.approx([0.1, 0.2, 0.4])
     read = [(d.linear.in_features, d.linear.out_features, d.activation) for d in model.encoder.network.layers]
     assert read == [(30, 256, "gelu"), (256, 256, "gelu")]
-    embed = [(d.linear.in_features, d.linear.out_features, d.activation) for d in model.graph.embed.layers]
+    embed = [
+        (d.linear.in_features, d.linear.out_features, d.activation) for d in model.graph.kernel.embed.layers
+    ]
     assert embed == [(256, 256, "tanh")] * 2
     assert model.graph.normalize is sw.functional.row_normalize
     assert [type(block) for block in model.blocks] == [sw.nn.SetContrastBlock] * 3

@@ -39,7 +39,12 @@ def test_nothing_but_p_differs(row: str) -> None:
     assert len({id(block.gamma) for block in model.blocks}) == 1
     assert not model.blocks[0].gamma.learn
     assert model.blocks[0].gamma.value.item() == 0.5
-    layers = [*model.encoder.layers, *model.graph.embed.layers, *(b.dense for b in model.blocks), model.head]
+    layers = [
+        *model.encoder.layers,
+        *model.graph.kernel.embed.layers,
+        *(b.dense for b in model.blocks),
+        model.head,
+    ]
     widths = [(layer.linear.in_features, layer.linear.out_features) for layer in layers]
     assert widths == [(3, 64), *[(64, 64)] * 5, (64, 10)]
     assert {layer.activation for layer in layers[:-1]} == {"tanh"}

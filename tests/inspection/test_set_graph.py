@@ -81,7 +81,7 @@ def untrained(x: Tensor, **changes: Any) -> sw.DMPS:
     torch.manual_seed(0)
     model = sw.DMPS.build(DIM, 1, dim=16, **changes).to(x.dtype).initialize_bandwidth(x[None])
     with torch.no_grad():
-        model.graph.log_sigma -= 1
+        model.graph.kernel.log_sigma -= 1
     return model
 
 
@@ -93,8 +93,8 @@ class TestOf:
         features = model.encoder(x[None])
         W = model.latent_graph(x[None])
         if kind == "auto by features":
-            assert model.graph.took == "linear"
-            W = LatentGraph.forward(model.graph, features)
+            assert model.graph.last_choice == "linear"
+            W = model.graph.dense_weights(features)
         W = W if isinstance(W, Tensor) else W.to_dense()
         np.testing.assert_allclose(graph.weights, W[0].detach(), rtol=1e-5, atol=1e-7)
         np.testing.assert_allclose(graph.weights.sum(1), 1, rtol=1e-5)

@@ -189,9 +189,9 @@ def test_files_tell_nothing_of_this_computer(framed):
 
 def test_graphs_in_tiles_or_by_choice_become_the_matrix():
     model = DMPS.build(3, 2, dim=8, hidden=(8, 8), depth=1, graph="streamed")
-    model.graph.log_sigma.data.fill_(0.7)
+    model.graph.kernel.log_sigma.data.fill_(0.7)
     inside = nn.ModuleDict({"streamed": copy.deepcopy(model), "auto": DMPS.build(3, 2, graph="auto")})
-    export._write_out(inside)
+    export._with_matrices(inside)
     assert {type(inside[name].graph) for name in inside} == {LatentGraph}
     x, mask = sets(2, 9)
     close(inside["streamed"](x, mask).detach(), model(x, mask).detach())
@@ -255,12 +255,12 @@ class Branches(nn.Module):
         (Branches(), "Branches cannot be exported for sets of any size: Could not guard on data-dep"),
         (
             nn.Linear(3, 2),
-            r"Linear must take \(x \[b, n, 3\], mask \[b, n\]\) and give \[b, k\], got an error",
+            r"Linear must take \(x \[b, n, 3\], mask \[b, n\]\) and return \[b, k\], got an error",
         ),
         (DMPS.build(4, 2), "DMPS must take .*, got an error: mat1 and mat2 shapes cannot be multiplied"),
         (Told(None, lambda x, mask: x), r"Told must take .*, got \[2, 7, 3\] for 2 sets"),
         (Told(None, lambda x, mask: (x,)), r"Told must take .*, got tuple for 2 sets"),
-        (Told(None, lambda x, mask: x.sum(1) / 0), r"that are finite, got NaN or infinite ones"),
+        (Told(None, lambda x, mask: x.sum(1) / 0), r"with finite values, got NaN or infinite values"),
     ],
 )
 def test_models_that_cannot_be_exported_are_told_so(folder, capfd, to, model, sentence):
@@ -311,7 +311,7 @@ def test_wrong_arguments_are_refused(folder, monkeypatch):
     model = DeepSets.build(3, 2, dim=4, depth=0)
     with pytest.raises(ValueError, match="in_dim must be at least 1, got 0"):
         to_torch_export(model, folder / "none", in_dim=0)
-    with pytest.raises(TypeError, match="metadata must be text under names, got 'classes': 3"):
+    with pytest.raises(TypeError, match="metadata must map strings to strings, got 'classes': 3"):
         to_onnx(model, folder / "none", in_dim=3, metadata={"classes": 3})
     monkeypatch.setattr(export, "LARGEST", 100)
     with pytest.raises(ValueError, match=r"an ONNX file holds less than 2 GiB, got a model of 0.0 GiB"):

@@ -39,7 +39,7 @@ def model(**changes: object) -> sw.DistinctDMPS:
     torch.manual_seed(0)
     arguments: dict[str, object] = {"dim": 8, "hidden": (8, 8), "activation": "tanh", "pool": "sum"}
     built = sw.DistinctDMPS.build(2, 1, **(arguments | changes)).double()
-    built.graph.log_sigma.data.fill_(math.log(1e-3))  # so narrow that K is 0 or 1
+    built.graph.kernel.log_sigma.data.fill_(math.log(1e-3))  # so narrow that K is 0 or 1
     return built
 
 
@@ -117,5 +117,6 @@ def test_an_empty_set_counts_none() -> None:
 
 
 def test_it_needs_a_kernel() -> None:
-    with pytest.raises(TypeError, match="needs the kernel of a LatentGraph, got UniformGraph"):
-        sw.DistinctDMPS.build(2, 1, graph="uniform")
+    for graph, name in (("uniform", "UniformGraph"), ("linear", "RandomFeatureGraph")):
+        with pytest.raises(TypeError, match=f"must be a LatentGraph .*, got {name}"):
+            sw.DistinctDMPS.build(2, 1, graph=graph)

@@ -19,7 +19,7 @@ from tests import oracle
 from tests.cases import padded
 
 KEYS = {"effective_neighbours", "evenness", "gamma", "saturated", "sigma"}
-FORMS: dict[str, Callable[..., sw.LatentGraph]] = {
+FORMS: dict[str, Callable[..., sw.nn.LearnedGraph]] = {
     "latent": sw.LatentGraph,
     "streamed": sw.nn.StreamedGraph,
     "linear": sw.nn.RandomFeatureGraph,
@@ -34,7 +34,7 @@ every_form = pytest.mark.parametrize("form", FORMS)
 class Plain(nn.Module):
     """A graph over points that are embedded as they are, as a model: no encoder, no blocks."""
 
-    def __init__(self, graph: sw.LatentGraph) -> None:
+    def __init__(self, graph: sw.nn.LearnedGraph) -> None:
         super().__init__()
         self.graph = graph
 
@@ -45,8 +45,8 @@ class Plain(nn.Module):
 def plain(sigma: float, form: str = "latent", dim: int = 2, **changes: object) -> Plain:
     graph = FORMS[form](dim, (dim,), sigma=sigma, activation="identity", **changes)
     with torch.no_grad():
-        graph.embed.layers[0].linear.weight.copy_(torch.eye(dim))
-        graph.embed.layers[0].linear.bias.zero_()
+        graph.kernel.embed.layers[0].linear.weight.copy_(torch.eye(dim))
+        graph.kernel.embed.layers[0].linear.bias.zero_()
     return Plain(graph).double()
 
 
@@ -317,14 +317,14 @@ class TestModels:
         assert [part.training for part in model.modules()] == modes
         assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
         assert all(p.grad is None for p in [x, *model.parameters()])
-        assert not model.graph.embed._forward_hooks
+        assert not model.graph.kernel.embed._forward_hooks
 
     def test_the_hook_is_removed_when_the_model_fails(self) -> None:
         model = sw.DMPS.build(3, 1)
         model.head = nn.Linear(5, 1)
         with pytest.raises(RuntimeError):
             sw.graph_health(model, torch.randn(2, 5, 3))
-        assert not model.graph.embed._forward_hooks
+        assert not model.graph.kernel.embed._forward_hooks
         assert model.training
 
     def test_a_wrapper_may_sort_the_sets(self) -> None:
@@ -364,10 +364,10 @@ class TestSaturation:
     def test_padding_does_not_count(self) -> None:
         """Real elements saturate one unit of two; padding, which is filled with zeros, none."""
         model = plain(1.0)
-        model.graph.embed = sw.nn.MLP(2, 2, activation="tanh").double()
+        model.graph.kernel.embed = sw.nn.MLP(2, 2, activation="tanh").double()
         with torch.no_grad():
-            model.graph.embed.layers[0].linear.weight.copy_(torch.tensor([[1e3, 0.0], [0.0, 1e-3]]))
-            model.graph.embed.layers[0].linear.bias.zero_()
+            model.graph.kernel.embed.layers[0].linear.weight.copy_(torch.tensor([[1e3, 0.0], [0.0, 1e-3]]))
+            model.graph.kernel.embed.layers[0].linear.bias.zero_()
         mask = torch.tensor([[True, True, True, False], [True, False, False, False]])
         x = torch.ones(2, 4, 2, dtype=torch.float64)
         assert sw.graph_health(model, x, mask)["saturated"] == 0.5
@@ -379,11 +379,11 @@ class TestSaturation:
         x, mask = padded([5, 3], 1e9)
         assert sw.graph_health(model, x, mask)["saturated"] == 0
         with torch.no_grad():
-            model.graph.embed.layers[-1].linear.bias[:3] = 100.0
+            model.graph.kernel.embed.layers[-1].linear.bias[:3] = 100.0
         assert sw.graph_health(model, x, mask)["saturated"] == pytest.approx(0.3)
         dead = sw.DMPS.build(4, 1, dim=8, hidden=(8, 10))
         with torch.no_grad():
-            dead.graph.embed.layers[-1].linear.bias[:] = torch.tensor([-100.0] * 4 + [100.0] * 6)
+            dead.graph.kernel.embed.layers[-1].linear.bias[:] = torch.tensor([-100.0] * 4 + [100.0] * 6)
         assert sw.graph_health(dead, x, mask)["saturated"] == pytest.approx(0.4)
 
 
@@ -449,14 +449,14 @@ class TestCollapseWatch:
         uniform = collapse_message(health(1.0))
         for part in ("uniform graph", "9.97 effective neighbours", "sigma 1.25", "42 % of the embedding"):
             assert part in uniform
-        assert "only see the mean of their set" in uniform
+        assert "only receive the mean of their set" in uniform
         assert "initialize_bandwidth" in uniform
-        assert "train more slowly" in uniform
+        assert "lower the learning rate" in uniform
         identity = collapse_message(health(0.0, effective_neighbours=1.004))
         for part in ("the identity", "1.00 effective neighbours", "sigma 1.25", "42 % of the embedding"):
             assert part in identity
         assert "receive no messages" in identity
-        assert "Start sigma higher" in identity
+        assert "larger sigma" in identity
         assert "depth=0" in identity
         assert "\n" not in uniform + identity
 

@@ -42,12 +42,12 @@ def test_a_whole_model_matches_plain_loops(
     ).double()  # fmt: skip
     randomize(model)
     with torch.no_grad():
-        model.graph.log_sigma.fill_(math.log(0.7))
+        model.graph.kernel.log_sigma.fill_(math.log(0.7))
     raw = torch.randn(1, 4, 2, dtype=torch.float64)
 
     x = oracle.dense(raw[0].tolist(), *weights(model.encoder.layers[0]), math.tanh)
     z: oracle.Matrix = x
-    for layer in model.graph.embed.layers:
+    for layer in model.graph.kernel.embed.layers:
         z = oracle.dense(z, *weights(layer), math.tanh)
     K = oracle.kernel_matrix(z, 0.7, oracle.rbf)
     W = oracle.normalized_rows(K) if normalize is None else oracle.softmax_rows(K)
@@ -144,7 +144,7 @@ def test_a_fixed_gamma_lies_between_0_and_1(value: float) -> None:
         ({"depth": -1}, "depth must not be negative, got -1"),
         ({"dim": 0}, "out_dim must be at least 1, got 0"),
         ({"activation": "magic"}, "activation must be one of .*, got 'magic'"),
-        ({"block": "residual", "gamma": 0.5}, "gamma belongs to denoising blocks, got it with"),
+        ({"block": "residual", "gamma": 0.5}, "gamma must be used with block='denoising', got"),
         ({"gamma": [sw.nn.Gamma()]}, "expected one gamma for each of 3 blocks, got 1"),
         ({"hidden": ()}, "at least one layer, got none"),
     ],
@@ -196,9 +196,9 @@ class TestGivenGraph:
     def test_absurd_graphs_are_refused(self) -> None:
         with pytest.raises(ValueError, match=r"must be \[n, n\] or \[b, n, n\], got \[2, 3\]"):
             sw.nn.GivenGraph(torch.zeros(2, 3))
-        with pytest.raises(ValueError, match="finite, non-negative"):
+        with pytest.raises(ValueError, match="finite and non-negative"):
             sw.nn.GivenGraph(-torch.ones(2, 2))
-        with pytest.raises(ValueError, match="finite, non-negative"):
+        with pytest.raises(ValueError, match="finite and non-negative"):
             sw.nn.GivenGraph(torch.full((2, 2), math.nan))
         with pytest.raises(ValueError, match="got a batch of 1 sets of 5 elements"):
             sw.nn.GivenGraph(self.adjacency)(torch.randn(1, 5, 4))
@@ -210,7 +210,7 @@ class TestBandwidth:
     def test_it_starts_at_the_median_distance_of_the_embedded_elements(self) -> None:
         graph = sw.LatentGraph(3, (8, 8))
         x = 100 * torch.randn(4, 10, 3)
-        z = graph.embed(x)
+        z = graph.kernel.embed(x)
         distances = torch.stack([torch.pdist(u) for u in z]).flatten()
         assert graph.initialize_bandwidth(x) is graph
         assert torch.isclose(graph.sigma, distances.median(), rtol=1e-4)
@@ -226,8 +226,8 @@ class TestBandwidth:
         graph = sw.LatentGraph(3, sigma=0.25)
         assert math.isclose(graph.sigma.item(), 0.25, rel_tol=1e-6)
         graph(torch.randn(1, 5, 3))[0, 0, 1].backward()
-        assert graph.log_sigma.grad is not None
-        assert graph.log_sigma.grad != 0
+        assert graph.kernel.log_sigma.grad is not None
+        assert graph.kernel.log_sigma.grad != 0
 
     @pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf])
     def test_absurd_bandwidths_are_refused(self, sigma: float) -> None:
@@ -246,7 +246,7 @@ def test_similarity_is_the_kernel_and_zero_at_padding() -> None:
     assert torch.allclose(graph.log_kernel(x, mask).exp()[0], K[0])
     assert torch.allclose(
         graph.log_kernel(x, mask)[0],
-        sw.functional.log_rbf_kernel(graph.embedded(x)[:1], graph.sigma)[0],
+        sw.functional.log_rbf_kernel(graph.kernel.embedded(x)[:1], graph.sigma)[0],
         atol=1e-4,
     )
     printed = sw.LatentGraph(4, sigma=0.2, normalize=sw.functional.row_softmax)
@@ -266,7 +266,7 @@ LEARNED = [
 
 @pytest.mark.parametrize("build", LEARNED)
 def test_learned_graphs_divide_the_kernel_by_its_row_sums_unless_given_another_rule(
-    build: Callable[..., sw.LatentGraph],
+    build: Callable[..., sw.nn.LearnedGraph],
 ) -> None:
     assert build(3).normalize is sw.functional.row_normalize
     assert build(3, normalize=sw.functional.row_softmax).normalize is sw.functional.row_softmax
@@ -330,7 +330,7 @@ class TestStart:
                 assert torch.allclose(diagonal.mean(), torch.tensor(float(near)), atol=0.05)
             found = [layer for layer in model.modules() if isinstance(layer, NearIdentity)]
             assert len(found) == 3 * near
-            for layer in model.graph.embed.layers:
+            for layer in model.graph.kernel.embed.layers:
                 assert layer.linear.weight.abs().max() <= layer.linear.in_features**-0.5
 
     @pytest.mark.parametrize("block", ["message-passing", "denoising"])
@@ -348,17 +348,17 @@ class TestStart:
     def test_the_embedding_of_a_tanh_kernel_has_slope_at_the_start(self) -> None:
         graph = sw.LatentGraph(160, (256, 512), activation="tanh")
         x = torch.randn(4, 10, 160)
-        assert graph.embed(x).abs().max() < 0.95
-        for layer in graph.embed.layers:  # Xavier's start, with the gain of a tanh
+        assert graph.kernel.embed(x).abs().max() < 0.95
+        for layer in graph.kernel.embed.layers:  # Xavier's start, with the gain of a tanh
             nn.init.xavier_uniform_(layer.linear.weight, gain=5 / 3)
-        assert graph.embed(x).abs().max() > 0.99
+        assert graph.kernel.embed(x).abs().max() > 0.99
 
 
 def test_initialize_draws_everything_from_the_generator() -> None:
     a, b, c = (
         sw.nn.initialize(sw.DMPS.build(3, 1), torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
     )
-    weight = "graph.embed.layers.1.linear.weight"
+    weight = "graph.kernel.embed.layers.1.linear.weight"
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
     assert not torch.equal(a.state_dict()[weight], c.state_dict()[weight])
 

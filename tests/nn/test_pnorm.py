@@ -425,11 +425,17 @@ def test_weights_that_are_no_tensor() -> None:
     x, W = (t.float() for t in example())
     ours, usual = blocks(1.5, eps=0.2)
     assert torch.allclose(ours(x, Reweightable(W)), ours(x, W), atol=1e-6)
-    message = "W must be a tensor or have a method 'reweighted', got Products"
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(TypeError, match="needs a matrix or SparseWeights, got Products"):
         ours(x, Products(W))
     square, usual = blocks(2.0)
     assert torch.allclose(square(x, Products(W)), usual(x, W), atol=1e-6)
+
+
+@pytest.mark.parametrize("graph", ["streamed", "linear", "auto"])
+def test_a_model_refuses_graphs_without_edges(graph: str) -> None:
+    with pytest.raises(TypeError, match=r"PNormBlock needs a graph with single edges, .* got [SRA]"):
+        sw.DMPS.build(3, 1, dim=4, graph=graph, block=lambda: sw.nn.PNormBlock(4))
+    sw.DMPS.build(3, 1, dim=4, graph=graph, block=lambda: sw.nn.PNormBlock(4, p=2.0))
 
 
 @pytest.mark.parametrize(

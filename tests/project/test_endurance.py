@@ -41,7 +41,7 @@ def test_a_leak_is_noticed() -> None:
 def test_differences_are_told_apart() -> None:
     one = {
         "head.linear.bias": torch.tensor([1.0, 200.0]),
-        "graph.embed.layers.1.linear.bias": torch.tensor([1.0]),
+        "graph.kernel.embed.layers.1.linear.bias": torch.tensor([1.0]),
     }
     other = {name: value + 0.5 for name, value in one.items()}
     assert largest_difference(other, one) == (0.5 / 200, 0.5)

@@ -12,6 +12,7 @@ import tyro
 from tyro.conf import CascadeSubcommandArgs, FlagCreatePairsOff
 
 from setwise.cli.experiments import download, figure, rows, run, table
+from setwise.cli.memory import keep_freed_memory
 from setwise.cli.models import explore, export, fit, inspect, predict
 from setwise.training.signals import Terminated, raise_on_sigterm
 
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not (first or trains):
         return  # commands without training run in one process
     try:
+        keep_freed_memory()
         with raise_on_sigterm(), nullcontext() if first else _silenced():
             _run_command(words)
         _leave()

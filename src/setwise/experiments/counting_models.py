@@ -28,7 +28,7 @@ def build(row: str, seed: int, first: sw.SetBatch) -> nn.Module:
             _xavier_initialize(model, sw.training.generator("weights", "xavier", seed))
         model.initialize_bandwidth(first.x, first.mask)
         if row == "fixed-sigma" and isinstance(model.graph, sw.LatentGraph):
-            nn.init.constant_(model.graph.log_sigma, -0.5 * math.log(2))
+            nn.init.constant_(model.graph.kernel.log_sigma, -0.5 * math.log(2))
     return model
 
 

@@ -170,7 +170,7 @@ def _deep_kernel(model: sw.DMPS) -> Callable[[Tensor], Tensor]:
     """Learned kernel matrix as a function of raw sets."""
     graph = model.graph
     assert isinstance(graph, sw.LatentGraph)
-    return lambda x: graph.similarity(model.encoder(x.to(graph.log_sigma)))
+    return lambda x: graph.similarity(model.encoder(x.to(graph.kernel.log_sigma)))
 
 
 def _plain_kernel(batches: Sequence[Batch]) -> Callable[[Tensor], Tensor]:

@@ -1,6 +1,5 @@
 """Importance of elements for the output of a model, and the strongest neighbours in a graph."""
 
-import copy
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -73,7 +72,7 @@ def importance(
     with eval_mode(model), torch.no_grad():
         rest, elements = _after_encoder(model, x, real)
         methods: dict[str, Callable[[], Tensor]] = {
-            "attention": lambda: _attention(rest, elements, real, output),
+            "attention": lambda: _attention(model, rest, elements, real, output),
             "leave-one-out": lambda: _leave_one_out(rest, elements, real, output, chunk),
             "integrated-gradients": lambda: _integrated_gradients(
                 rest, elements, real, output, steps, baseline
@@ -117,22 +116,22 @@ def strongest_neighbours(
     return elements[:count], weights[:count]
 
 
-class _Encoded(nn.Module):
-    """Takes the place of an encoder whose work is done."""
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        return x
+Rest = Callable[[Tensor, Tensor], Tensor]
+"""``(elements, mask) → [b, k]``: a model, or the part of it after the encoder."""
 
 
-def _after_encoder(model: nn.Module, x: Elements, mask: Tensor) -> tuple[nn.Module, Tensor]:
-    """The part of the model in which elements meet, and what enters it."""
-    known = type(model).forward in (DMPS.forward, Layered.forward)  # an own one may do more with x
-    if known and isinstance(model, DMPS | Layered) and type(model.encoder) in (MLP, ElementEncoder):
-        rest = copy.copy(model)
-        rest._modules = rest._modules.copy()  # else the model itself would lose its encoder
-        rest.encoder = _Encoded()
-        return rest, expand_shared(model.encoder(x, mask), mask)
-    return model, x.expand() if isinstance(x, Shared) else x
+def _after_encoder(model: nn.Module, x: Elements, mask: Tensor) -> tuple[Rest, Tensor]:
+    """The part of the model after an element-wise encoder, and its input."""
+    own = type(model).forward not in (DMPS.forward, Layered.forward)  # may use x in another way
+    if own or not isinstance(model, DMPS | Layered) or type(model.encoder) not in (MLP, ElementEncoder):
+        return model, x.expand() if isinstance(x, Shared) else x
+
+    def rest(features: Tensor, mask: Tensor) -> Tensor:
+        if isinstance(model, DMPS):
+            features = model.pass_messages(features, model.graph(features, mask))
+        return model.read_out(features, mask)
+
+    return rest, expand_shared(model.encoder(x, mask), mask)
 
 
 def _chosen(out: Tensor, output: int) -> Tensor:
@@ -161,7 +160,7 @@ def _attends(model: nn.Module) -> bool:
     return callable(getattr(getattr(model, "pool", None), "attention", None))
 
 
-def _attention(model: nn.Module, x: Tensor, mask: Tensor, output: int) -> Tensor:
+def _attention(model: nn.Module, rest: Rest, x: Tensor, mask: Tensor, output: int) -> Tensor:
     if not _attends(model):
         raise ValueError(f"attention needs a model with an attention pool, got {type(model).__name__}")
     weights: list[Tensor] = []
@@ -171,7 +170,7 @@ def _attention(model: nn.Module, x: Tensor, mask: Tensor, output: int) -> Tensor
 
     hook = model.get_submodule("pool").register_forward_pre_hook(record, with_kwargs=True)
     try:
-        _chosen(model(x, mask), output)
+        _chosen(rest(x, mask), output)
     finally:
         hook.remove()
     if weights[-1].shape != mask.shape:
@@ -181,7 +180,7 @@ def _attention(model: nn.Module, x: Tensor, mask: Tensor, output: int) -> Tensor
     return weights[-1]
 
 
-def _leave_one_out(model: nn.Module, x: Tensor, mask: Tensor, output: int, chunk: int | None) -> Tensor:
+def _leave_one_out(model: Rest, x: Tensor, mask: Tensor, output: int, chunk: int | None) -> Tensor:
     n = mask.shape[1]
     chunk = max(1, PAIRS // max(1, n * n)) if chunk is None else chunk
     whole = _chosen(model(x, mask), output)
@@ -197,7 +196,7 @@ def _leave_one_out(model: nn.Module, x: Tensor, mask: Tensor, output: int, chunk
 
 
 def _integrated_gradients(
-    model: nn.Module, x: Tensor, mask: Tensor, output: int, steps: int, baseline: str
+    model: Rest, x: Tensor, mask: Tensor, output: int, steps: int, baseline: str
 ) -> Tensor:
     if not x.is_floating_point():
         raise ValueError(f"integrated gradients need floating-point elements, got {x.dtype}")

@@ -17,9 +17,8 @@ from setwise.functional import Propagator, dirichlet_energy
 from setwise.inspection.importance import strongest_neighbours
 from setwise.nn._modes import eval_mode
 from setwise.nn.dmps import DMPS
-from setwise.nn.graph import LatentGraph
+from setwise.nn.graph import LearnedGraph
 from setwise.nn.operators.auto import AutoGraph
-from setwise.nn.operators.base import Weights
 from setwise.nn.operators.sparse import SparseGraph
 from setwise.nn.operators.streamed import StreamedGraph
 
@@ -133,7 +132,7 @@ class SetGraph:
             while isinstance(graph, SparseGraph):
                 graph = graph.graph
             kernel, sigma = None, None
-            if isinstance(graph, LatentGraph):
+            if isinstance(graph, LearnedGraph):
                 kernel, sigma = _numpy(graph.similarity(steps[0])[0]), float(graph.sigma)
         if points is None and x.dim() == 2:
             points = x
@@ -371,7 +370,8 @@ def _as_parameters(x: Tensor, model: nn.Module) -> Tensor:
 
 def _dense_weights(graph: nn.Module, features: Tensor, W: Propagator) -> Tensor:
     """The matrix W [1, n, n]."""
-    if not isinstance(W, Tensor) and isinstance(graph, AutoGraph | StreamedGraph):
-        W = LatentGraph.forward(graph, features)  # exact; W.to_dense() would take n³ steps
-    every = torch.eye(features.shape[1], dtype=features.dtype, device=features.device)
-    return W.to_dense() if isinstance(W, Tensor | Weights) else W @ every.unsqueeze(0)
+    if isinstance(W, Tensor):
+        return W
+    if isinstance(graph, AutoGraph | StreamedGraph):
+        return graph.dense_weights(features)  # exact; W.to_dense() would take n³ steps
+    return W.to_dense()

@@ -1,8 +1,8 @@
-"""Models for other programs: an ONNX file, or a program of `torch.export`.
+"""Export of models: an ONNX file, or a program of `torch.export`.
 
 Both take ``x [batch, elements, in_dim]`` and ``mask [batch, elements]``, True at real elements, for any
-number of sets and elements, and give what the model gives in evaluation mode. Nothing is written before it
-has been compared with the model, on sets of sizes that the exporter has not seen.
+number of sets and elements, and return the model's outputs in eval mode. Before a file is written, it is
+compared with the model on sets of sizes that the exporter has not seen.
 """
 
 import copy
@@ -28,15 +28,15 @@ from setwise.nn.operators.auto import AutoGraph
 from setwise.nn.operators.streamed import StreamedGraph
 
 EXAMPLE = (3, 5)
-"""Sets and elements of the batch that is traced: not one, and not alike, or it would pass for a rule."""
+"""Sets and elements of the traced batch: not 1 and not equal, or the exporter would specialise on it."""
 COMPARED = ((2, 7), (1, 1), (4, 3), (1, 33))
-"""Sets and elements of the batches on which a file is compared with its model."""
+"""Sets and elements of the batches for the comparison of a file with its model."""
 TOLERANCE = 1e-4
-"""The difference that is allowed, as a share of how far an output ranges, or of a tenth of its size."""
+"""Largest allowed difference, relative to the range of an output or a tenth of its size."""
 LARGEST = 2**31
-"""Bytes from which on an ONNX file cannot hold a model."""
+"""Size limit of an ONNX file in bytes."""
 
-Comparison = tuple[Tensor, Tensor, Tensor]  # x, mask, what the model says
+Comparison = tuple[Tensor, Tensor, Tensor]  # x, mask, the model's outputs
 
 
 def to_onnx(
@@ -48,15 +48,14 @@ def to_onnx(
 ) -> Path:
     """Write an ONNX file: ``x`` (float32) and ``mask`` (bool) in, ``out [batch, k]`` out.
 
-    Graphs that make their weights in tiles, or in the form that suits the size, become the matrix that they
-    stand for: exact, in O(n²) memory. An empty set is one whose mask is False everywhere; no axis may have
-    length zero.
+    `StreamedGraph` and `AutoGraph` are exported as a `LatentGraph`: exact, in O(n²) memory. An empty set is a
+    row whose mask is False everywhere; no axis may have length zero.
 
     Args:
-        model: any ``(x, mask) → [b, k]``; it is left as it is.
-        path: where to.
+        model: any ``(x, mask) → [b, k]``; it is not modified.
+        path: path of the file.
         in_dim: features of an element.
-        metadata: what else to say in the file, e.g. the names of the classes.
+        metadata: additional entries of the file, e.g. the names of the classes.
 
     >>> from tempfile import TemporaryDirectory
     >>> from onnxruntime import InferenceSession
@@ -71,7 +70,7 @@ def to_onnx(
     metadata = dict(metadata or {})
     for key, value in metadata.items():
         if not (isinstance(key, str) and isinstance(value, str)):
-            raise TypeError(f"metadata must be text under names, got {key!r}: {value!r}")
+            raise TypeError(f"metadata must map strings to strings, got {key!r}: {value!r}")
     _need_module(model)
     size = sum(tensor.nbytes for tensor in model.state_dict().values())
     if size >= LARGEST:
@@ -96,11 +95,11 @@ def to_onnx(
 
 
 def to_torch_export(model: nn.Module, path: str | os.PathLike[str], *, in_dim: int) -> Path:
-    """Write a program of `torch.export`, for `torch.export.load` or to be compiled ahead of time.
+    """Write a program of `torch.export`, for `torch.export.load` or ahead-of-time compilation.
 
     Args:
-        model: see `to_onnx`, and so for all others.
-        path: where to, mostly ``….pt2``.
+        model: any ``(x, mask) → [b, k]``; it is not modified. See `to_onnx`.
+        path: path of the file, usually ``….pt2``.
         in_dim: features of an element.
 
     >>> from tempfile import TemporaryDirectory
@@ -120,7 +119,7 @@ def to_torch_export(model: nn.Module, path: str | os.PathLike[str], *, in_dim: i
 
 
 class _Inside(nn.Module):
-    """A model one level down: at the top, a part named ``graph`` would hide the graph of the program."""
+    """A wrapper around the model: a submodule ``graph`` at the top would hide the program's own graph."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -138,31 +137,33 @@ def _need_module(model: Any) -> None:
 
 
 def _traced(model: nn.Module, in_dim: int) -> tuple[ExportedProgram, list[Comparison]]:
-    """The model as a program for any number of sets and elements, and what to compare it with."""
+    """The model as a program for any number of sets and elements, and the expected outputs."""
     if in_dim < 1:
         raise ValueError(f"in_dim must be at least 1, got {in_dim}")
     inside = _in_single_precision(_Inside(copy.deepcopy(model)).cpu().eval().requires_grad_(False))
     with torch.no_grad():
-        comparisons = [(x, mask, _said(inside.model, x, mask)) for x, mask in _compared(inside.model, in_dim)]
-        _write_out(inside)
+        comparisons = [
+            (x, mask, _outputs(inside.model, x, mask)) for x, mask in _compared(inside.model, in_dim)
+        ]
+        _with_matrices(inside)
         x, mask = torch.zeros(*EXAMPLE, in_dim, dtype=torch.float32), torch.ones(EXAMPLE, dtype=torch.bool)
         axes = {0: Dim("batch", min=1), 1: Dim("elements", min=1)}
         with _quiet(), _explained(model):
             try:
                 program = torch.export.export(inside, (x, mask), dynamic_shapes=(axes, axes), strict=False)
-            except Exception as error:  # exporters fail in any way there is
-                try:  # the stricter way follows len(x) as well, but knows fewer modules
+            except Exception as error:  # exporters raise all kinds of errors
+                try:  # strict mode also follows len(x), but supports fewer modules
                     program = torch.export.export(inside, (x, mask), dynamic_shapes=(axes, axes), strict=True)
-                except Exception:  # the first error is the one to tell
+                except Exception:  # report the first error
                     raise error from None
     for part in program.graph_module.modules():
         for node in part.graph.nodes if isinstance(part, GraphModule) else ():
-            node.meta.pop("stack_trace", None)  # which tells where on this computer the code is
+            node.meta.pop("stack_trace", None)  # contains local paths
     return program, comparisons
 
 
 def _in_single_precision(model: _Inside) -> _Inside:
-    """The model as most programs run it; units stay as exact as they were."""
+    """Convert the model to single precision, except the double-precision units of `Framed`."""
     for part in model.modules():
         for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False)):
             if tensor.is_floating_point() and not isinstance(part, Framed):
@@ -170,18 +171,15 @@ def _in_single_precision(model: _Inside) -> _Inside:
     return model
 
 
-def _write_out(model: nn.Module) -> None:
-    """Let the matrix stand wherever a graph makes the same weights in tiles, or chooses among its forms."""
-    for part in list(model.modules()):
-        for name, graph in part._modules.items():
-            if isinstance(graph, AutoGraph | StreamedGraph):
-                dense = LatentGraph(1, (1,), normalize=graph.normalize)
-                dense.embed, dense.log_sigma = graph.embed, graph.log_sigma
-                part._modules[name] = dense
+def _with_matrices(model: nn.Module) -> None:
+    """Replace graphs that stream their matrix, or choose their form by size, by dense ones."""
+    for name, graph in list(model.named_modules(remove_duplicate=False)):
+        if isinstance(graph, AutoGraph | StreamedGraph):
+            model.set_submodule(name, LatentGraph(graph.kernel, normalize=graph.normalize))
 
 
 def _compared(model: nn.Module, in_dim: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches to compare on: one set in full, or several with padding of NaN, the last of them empty."""
+    """Batches for the comparison: one full set, or several with NaN padding, the last one empty."""
     generator = torch.Generator().manual_seed(0)
     for sets, elements in COMPARED:
         x = torch.randn(sets, elements, in_dim, generator=generator, dtype=torch.float32, device="cpu")
@@ -194,9 +192,9 @@ def _compared(model: nn.Module, in_dim: int) -> Iterator[tuple[Tensor, Tensor]]:
         yield x.masked_fill(~mask.unsqueeze(-1), torch.nan), mask
 
 
-def _said(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
-    """What the model says to a batch, if it keeps to the form that is asked for."""
-    wanted = f"{type(model).__name__} must take (x [b, n, {x.shape[-1]}], mask [b, n]) and give [b, k]"
+def _outputs(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """The model's outputs for a batch; raise if they are not ``[b, k]``."""
+    wanted = f"{type(model).__name__} must take (x [b, n, {x.shape[-1]}], mask [b, n]) and return [b, k]"
     try:
         out = model(x, mask)
     except (RuntimeError, TypeError) as error:
@@ -205,7 +203,7 @@ def _said(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
         got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise ValueError(f"{wanted}, got {got} for {len(x)} sets")
     if mask.all() and not out.isfinite().all():
-        raise ValueError(f"{wanted} that are finite, got NaN or infinite ones for random sets")
+        raise ValueError(f"{wanted} with finite values, got NaN or infinite values for random sets")
     return out
 
 
@@ -215,23 +213,23 @@ def _written(
     run: Callable[[Tensor, Tensor], Tensor],
     comparisons: list[Comparison],
 ) -> Path:
-    """Write what was exported, unless it says something else than the model."""
-    all_said = torch.cat([said for _, _, said in comparisons]).nan_to_num(0, 0, 0)
-    range_of = torch.maximum(all_said.amax(0) - all_said.amin(0), all_said.abs().amax(0) / 10)
+    """Write the exported model if its outputs agree with those of the model."""
+    outputs = torch.cat([expected for _, _, expected in comparisons]).nan_to_num(0, 0, 0)
+    range_of = torch.maximum(outputs.amax(0) - outputs.amin(0), outputs.abs().amax(0) / 10)
     range_of += range_of == 0
-    for x, mask, said in comparisons:
+    for x, mask, expected in comparisons:
         sizes = f"{x.shape[0]} sets of {x.shape[1]} elements"
         try:
             with torch.no_grad():
-                found = run(x, mask)
-        except Exception as error:  # another runtime fails in its own ways
+                actual = run(x, mask)
+        except Exception as error:  # any error of the runtime
             raise ValueError(f"the exported model fails for {sizes}: {_first_line(error)}") from error
-        if found.shape != said.shape:
+        if actual.shape != expected.shape:
             raise ValueError(
-                f"the exported model must give {list(said.shape)} for {sizes}, got {list(found.shape)}"
+                f"the exported model must give {list(expected.shape)} for {sizes}, got {list(actual.shape)}"
             )
-        alike = (found == said) | (found.isnan() & said.isnan())
-        shares = ((found - said).abs() / range_of).masked_fill(alike, 0).nan_to_num(torch.inf, torch.inf)
+        equal = (actual == expected) | (actual.isnan() & expected.isnan())
+        shares = ((actual - expected).abs() / range_of).masked_fill(equal, 0).nan_to_num(torch.inf, torch.inf)
         if shares.max() > TOLERANCE:
             raise ValueError(
                 f"the exported model must differ from the model by at most {TOLERANCE:g} of the range of an "
@@ -242,7 +240,7 @@ def _written(
 
 
 def _tidy(proto: Any) -> Any:
-    """Name the axes, and leave out what the exporter noted about its way there."""
+    """Name the axes and remove the exporter's notes."""
     values = [*proto.graph.input, *proto.graph.output]
     x = proto.graph.input[0].type.tensor_type.shape.dim
     names = {x[0].dim_param: "batch", x[1].dim_param: "elements"}
@@ -267,7 +265,7 @@ def _required(package: str) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings and notes that exporters have about themselves; errors are exceptions."""
+    """Suppress warnings and messages of exporters; errors are raised as exceptions."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -281,10 +279,10 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _explained(model: nn.Module) -> Iterator[None]:
-    """Errors of an exporter in one sentence: their first cause, and whose they are."""
+    """Raise errors of an exporter as one sentence with the first cause."""
     try:
         yield
-    except Exception as error:  # exporters fail in any way there is
+    except Exception as error:  # exporters raise all kinds of errors
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__

@@ -25,10 +25,12 @@ from setwise.nn.dmps import DistinctDMPS as DistinctDMPS
 from setwise.nn.graph import GivenGraph as GivenGraph
 from setwise.nn.graph import IdentityGraph as IdentityGraph
 from setwise.nn.graph import LatentGraph as LatentGraph
+from setwise.nn.graph import LearnedGraph as LearnedGraph
 from setwise.nn.graph import UniformGraph as UniformGraph
 from setwise.nn.health import graph_health as graph_health
 from setwise.nn.images import ConvPool as ConvPool
 from setwise.nn.images import InkConvPool as InkConvPool
+from setwise.nn.kernel import DeepKernel as DeepKernel
 from setwise.nn.layers import MLP as MLP
 from setwise.nn.layers import BatchNorm as BatchNorm
 from setwise.nn.layers import Dense as Dense
@@ -44,6 +46,7 @@ from setwise.nn.operators.base import Weights as Weights
 from setwise.nn.operators.neighbours import NeighbourGraph as NeighbourGraph
 from setwise.nn.operators.random_features import LowRankWeights as LowRankWeights
 from setwise.nn.operators.random_features import RandomFeatureGraph as RandomFeatureGraph
+from setwise.nn.operators.random_features import RandomFeatures as RandomFeatures
 from setwise.nn.operators.sparse import SparseGraph as SparseGraph
 from setwise.nn.operators.sparse import SparseWeights as SparseWeights
 from setwise.nn.operators.streamed import StreamedGraph as StreamedGraph

@@ -1,4 +1,4 @@
-"""Looking at a model as it is in use, whatever it is doing now."""
+"""Temporarily switch a model to eval mode."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch import nn
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Every module of the model in evaluation mode, and then each in its own again: a part may be frozen.
+    """Temporarily switch a model to eval mode; afterwards, restore the mode of each submodule.
 
     >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
     >>> with eval_mode(model):

@@ -1,8 +1,8 @@
-"""Blocks ``(x [b, n, d], W) → [b, n, d]``: one step of messages over the graph, then a layer.
+"""Blocks ``(x [b, n, d], W) → [b, n, d]``: one step of message passing on the graph, then a layer.
 
-Blocks never see a mask: W is zero wherever an end is padding. All blocks of a model share one W. A new block
-hardly changes its input beyond the messages: the layer of a block that replaces the features starts near the
-identity, the layer of a block that adds to them starts as any other.
+Blocks read no mask: W is zero wherever an end is padding. All blocks of a model share one W. The layer of a
+block that replaces the features is initialised near the identity, so that a new block changes its input
+little beyond the messages. The layer of a block that adds to the features is initialised like any other.
 """
 
 import math
@@ -22,13 +22,13 @@ from setwise.nn.layers import Dense, NearIdentity
 
 
 class Gamma(nn.Module):
-    """The diffusion coefficient γ: how far one step goes from the features to their neighbours' mean.
+    """The diffusion coefficient γ: the step size from the features to the mean of their neighbours.
 
-    One such module is shared by all blocks of a model (the paper's choice); give each block its own for
-    a γ per block.
+    One module is shared by all blocks of a model (the paper's choice); give each block its own for one γ per
+    block.
 
     Args:
-        value: where γ starts (learned, strictly between 0 and 1) or stays (fixed, 0 to 1).
+        value: initial value of a learned γ (strictly between 0 and 1), or the fixed γ (0 to 1).
         learn: whether γ is a parameter (the paper's LDC) or a constant (FDC).
 
     >>> Gamma(0.25).value
@@ -79,8 +79,8 @@ class SetDenoisingBlock(nn.Module):
     """Set-denoising block (D-DMPS): τ(((1 − γ) X + γ W X) H), as in Algorithm 1.
 
     Args:
-        dim: features of an element; they keep their number.
-        gamma: the diffusion coefficient; its own and learned unless a shared one is given.
+        dim: input and output features of an element.
+        gamma: the diffusion coefficient; by default a learned one of its own.
         activation: τ.
 
     >>> shared = Gamma(0.5)
@@ -112,13 +112,13 @@ class SetResidualBlock(nn.Module):
 
 
 class SetContrastBlock(nn.Module):
-    """Ours: X + τ([X̂, W X̂ − X̂] H) with X̂ = LayerNorm(X), an element beside what sets it apart.
+    """Ours: X + τ([X̂, W X̂ − X̂] H) with X̂ = LayerNorm(X): an element and its difference to its neighbours.
 
-    A residual block hears only its neighbours, a denoising block mixes them with itself before H can tell the
-    two apart. This one reads both: every γ of a denoising step is one value of H.
+    A residual block reads only the neighbours; a denoising block mixes element and neighbours before H. This
+    block reads both separately: every γ of a denoising step corresponds to one value of H.
 
     Args:
-        dim: features of an element; they keep their number.
+        dim: input and output features of an element.
         activation: τ.
 
     >>> SetContrastBlock(4)(torch.randn(1, 3, 4), torch.full((1, 3, 3), 1 / 3)).shape
@@ -133,8 +133,8 @@ class SetContrastBlock(nn.Module):
     def forward(self, x: Float[Tensor, "b n d"], W: Propagator) -> Float[Tensor, "b n d"]:
         """One step."""
         y = self.norm(x)
-        heard = (W @ y).to(y.dtype)
-        out: Tensor = x + self.dense(torch.cat([y, heard - y], dim=-1))
+        messages = (W @ y).to(y.dtype)
+        out: Tensor = x + self.dense(torch.cat([y, messages - y], dim=-1))
         return out
 
 
@@ -147,13 +147,13 @@ def pnorm_energy(
     """Roughness over the graph by the p-norm: E = 1/p Σ_edges w_ij ((‖x_i − x_j‖² + ε²)^(p/2) − ε^p).
 
     Each edge counts once, with the mean weight of both directions, so p = 2 is `dirichlet_energy`; p = 1 is
-    the total variation. E = 0 means that all elements are alike.
+    the total variation. E = 0 means that all elements are equal.
 
     Args:
         x: the features.
         W: weights, not necessarily with rows that sum to one; rows of padding are zero.
         p: 1 to 2.
-        eps: below this length the norm is rounded off; may be zero here.
+        eps: length below which the norm is smoothed; may be zero here.
 
     >>> x, W = torch.tensor([[[0.0], [4.0]]]), torch.full((1, 2, 2), 0.5)
     >>> pnorm_energy(x, W, 2.0), pnorm_energy(x, W, 1.0, eps=0.0)
@@ -163,8 +163,8 @@ def pnorm_energy(
     if p == 2:
         return dirichlet_energy(x, W)
     squared = _squared_distances(x, W)
-    alike = (squared == 0) | _oneself(W)  # exactly: √ would make much of a rounding error
-    lengths = (squared.masked_fill(alike, 1) + eps**2).pow(p / 2) - eps**p  # √ has no slope at 0
+    alike = (squared == 0) | _diagonal(W)  # exactly 0: √ would amplify a rounding error
+    lengths = (squared.masked_fill(alike, 1) + eps**2).pow(p / 2) - eps**p  # √ has no finite slope at 0
     energy: Tensor = (W * lengths.masked_fill(alike, 0)).sum((-2, -1)) / (2 * p)
     return energy
 
@@ -174,7 +174,7 @@ def pnorm_reweighted(
 ) -> Float[Tensor, "b n n"]:
     """The graph whose messages descend the p-norm energy: R_ij ∝ w_ij (‖x_i − x_j‖² + ε²)^(p/2 − 1), j ≠ i.
 
-    An element keeps its own weight, R_ii = w_ii, and divides the rest 1 − w_ii anew among the others; p = 2
+    The diagonal is unchanged, R_ii = w_ii, and the rest 1 − w_ii is divided anew among the others; p = 2
     returns W itself. An Euler step along −∇E would be unstable, as its weights have no bound for p < 2. This
     is a step of iteratively reweighted least squares (for p = 1 Weiszfeld's): with a_ij = F_ij (…)^(p/2 − 1),
     L = D − A is the Laplacian of a quadratic that touches E from above, and (1 − γ) X + γ R X goes from X by
@@ -186,7 +186,7 @@ def pnorm_reweighted(
         x: the features.
         W: weights with rows that sum to one, or zero at padding.
         p: 1 to 2.
-        eps: elements closer than this hear each other as for p = 2.
+        eps: the weights of elements closer than this are about those for p = 2.
 
     >>> pnorm_reweighted(torch.tensor([[[0.0], [1.0], [5.0]]]), torch.full((1, 3, 3), 1 / 3), 1.0)
     tensor([[[0.3333, 0.5551, 0.1116], [0.5328, 0.3333, 0.1338], [0.2963, 0.3704, 0.3333]]])
@@ -194,28 +194,28 @@ def pnorm_reweighted(
     check_norm(p, eps)
     if p == 2:
         return W
-    oneself = _oneself(W)
+    diagonal = _diagonal(W)
     squared = _squared_distances(x, W)
-    others = W.to(squared.dtype).masked_fill(oneself, 0)
+    others = W.to(squared.dtype).masked_fill(diagonal, 0)
     a = others * (squared + eps**2).pow(p / 2 - 1)
     total = a.sum(-1, keepdim=True)
-    rest = others.sum(-1, keepdim=True) / (total + (total == 0))  # 0 where one hears no other
-    return torch.where(oneself, W, (rest * a).to(W.dtype))
+    rest = others.sum(-1, keepdim=True) / (total + (total == 0))  # 0 without other edges
+    return torch.where(diagonal, W, (rest * a).to(W.dtype))
 
 
 class PNormBlock(SetDenoisingBlock):
     """Ours: a denoising block that keeps edges, τ(((1 − γ) X + γ R(X) X) H) with R from `pnorm_reweighted`.
 
-    The graph W is the same for all blocks; each one reweights it by the distances of the features it gets,
-    and gradients flow through that. For p = 2 it is `SetDenoisingBlock`.
+    The graph W is the same for all blocks; each block reweights it by the distances of its input features,
+    and gradients flow through the new weights. For p = 2 it is `SetDenoisingBlock`.
 
     Args:
-        dim: features of an element; they keep their number.
-        p: 1 (edges are kept best) to 2 (not at all).
-        gamma: the diffusion coefficient; its own and learned unless a shared one is given.
-        eps: the distance below which elements count as alike. Features that an activation has just left are
-            about 1 apart or more, where 0.1 does not show. Much less would meet the rounding error of squared
-            distances, about 1e-7 ‖x‖², and let the gradient of log a_ij grow, which is up to (2 − p) / 2ε.
+        dim: input and output features of an element.
+        p: 1 (preserves edges best) to 2 (not at all).
+        gamma: the diffusion coefficient; by default a learned one of its own.
+        eps: the distance below which elements count as equal. Features after an activation are about 1 apart
+            or more, where 0.1 has no effect. A much smaller value is near the rounding error of squared
+            distances, about 1e-7 ‖x‖², and increases the gradient of log a_ij, which is up to (2 − p) / 2ε.
         activation: τ.
 
     >>> block = PNormBlock(4, p=1.0, gamma=Gamma(0.5))
@@ -247,29 +247,25 @@ class PNormBlock(SetDenoisingBlock):
             return W
         if isinstance(W, Tensor):
             return pnorm_reweighted(x, W, self.p, self.eps)
-        own = getattr(W, "reweighted", None)
-        if own is None:
-            raise TypeError(f"W must be a tensor or have a method 'reweighted', got {type(W).__name__}")
-        R: Propagator = own(x, p=self.p, eps=self.eps)
-        return R
+        return W.reweighted(x, p=self.p, eps=self.eps)
 
     def extra_repr(self) -> str:
-        """What the parts do not tell."""
+        """The settings that the submodules do not show."""
         return f"p={self.p}, eps={self.eps}"
 
 
-def _oneself(W: Tensor) -> Tensor:
+def _diagonal(W: Tensor) -> Tensor:
     return torch.eye(W.shape[-1], dtype=torch.bool, device=W.device)
 
 
 def _squared_distances(x: Tensor, W: Tensor) -> Tensor:
-    """Between all elements, in single precision or better; padding, whose rows of W are zero, lies at 0."""
+    """Between all elements, in single precision or better; padding (rows of W that are zero) is at 0."""
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     return squared_distances(center(x, W.sum(-1) > 0))
 
 
 def check_norm(p: float, eps: float, *, zero: bool = False) -> None:
-    """Refuse a power outside 1 to 2 and a rounding that is not positive."""
+    """Raise unless p lies between 1 and 2 and eps is positive (or zero, if allowed) and finite."""
     if not 1 <= p <= 2:
         raise ValueError(f"p must lie between 1 and 2, got {p}")
     if not 0 <= eps < float("inf") or (eps == 0 and not zero):

@@ -1,4 +1,4 @@
-"""Deep Message Passing on Sets: Algorithm 1 of the paper, and its relative that counts distinct elements."""
+"""Deep Message Passing on Sets: Algorithm 1 of the paper, and a variant that counts distinct elements."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeVar
@@ -8,8 +8,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, finfo, nn
 
 from setwise.functional import Propagator, dirichlet_energy, shares
-from setwise.nn.blocks import Gamma, MessagePassingBlock, SetDenoisingBlock, SetResidualBlock
+from setwise.nn.blocks import Gamma, MessagePassingBlock, PNormBlock, SetDenoisingBlock, SetResidualBlock
 from setwise.nn.graph import LatentGraph, UniformGraph
+from setwise.nn.kernel import DeepKernel
 from setwise.nn.layers import MLP, Dense, expand_shared
 from setwise.nn.operators.auto import AutoGraph
 from setwise.nn.operators.random_features import RandomFeatureGraph
@@ -23,14 +24,14 @@ T = TypeVar("T")
 class DMPS(nn.Module):
     """Encode the elements, learn one graph over them, pass messages along it, pool, and read out.
 
-    Every part is a module of its own and can be replaced; `build` puts the usual ones together.
+    Every part is a module and can be replaced; `build` combines the usual ones.
 
     Args:
         encoder: ``(x, mask) → [b, n, d]``.
-        graph: ``(x, mask) → W``, static over the blocks.
-        blocks: ``(x, W) → x``, one after the other.
+        graph: ``(x, mask) → W``, the same for all blocks.
+        blocks: ``(x, W) → x``, applied in sequence.
         pool: ``(x, mask) → [b, d]``.
-        head: ``[b, d] → [b, k]``, raw outputs; see `setwise.tasks` for what they mean.
+        head: ``[b, d] → [b, k]``, raw outputs; see `setwise.tasks` for their meaning.
     """
 
     def __init__(
@@ -42,6 +43,12 @@ class DMPS(nn.Module):
         head: nn.Module,
     ) -> None:
         super().__init__()
+        without_edges = (StreamedGraph, RandomFeatureGraph, AutoGraph)
+        if isinstance(graph, without_edges) and any(isinstance(b, PNormBlock) and b.p != 2 for b in blocks):
+            raise TypeError(
+                "PNormBlock needs a graph with single edges, such as LatentGraph or NeighbourGraph, "
+                f"got {type(graph).__name__}"
+            )
         self.encoder = encoder
         self.graph = graph
         self.blocks = nn.ModuleList(blocks)
@@ -72,14 +79,15 @@ class DMPS(nn.Module):
             dim: features of an encoded element.
             hidden: widths of the deep kernel's layers (d_m, d_o).
             depth: number of blocks.
-            block: what a block does with its messages, or what makes a module ``(x, W) → x``.
-            gamma: for denoising blocks. Learned and shared if not given; a number fixes it; a `Gamma`
-                is shared by all blocks; a sequence holds one a block.
-            graph: the learned graph as a matrix, in tiles (exact, little memory), by random features (linear
-                time) or whichever suits the sets; the uniform one; or a module ``(x, mask) → W``.
-            pool: how elements become a set, or a module ``(x, mask) → [b, dim]``.
+            block: kind of block, or a function that returns a module ``(x, W) → x``.
+            gamma: γ of denoising blocks. Learned and shared by default; a number fixes it; a `Gamma`
+                is shared by all blocks; a sequence has one per block.
+            graph: the learned graph as a matrix (``"latent"``), in tiles (``"streamed"``: exact, little
+                memory), by random features (``"linear"``: linear time) or chosen by size (``"auto"``); the
+                ``"uniform"`` graph; or a module ``(x, mask) → W``.
+            pool: pooling of the elements, or a module ``(x, mask) → [b, dim]``.
             encoder: a module ``(x, mask) → [b, n, dim]`` instead of one fully connected layer.
-            activation: of every layer but the last.
+            activation: activation of all layers except the last.
 
         >>> model = DMPS.build(3, 40, dim=16, block="denoising", pool="max")
         >>> model(torch.randn(2, 100, 3)).shape
@@ -90,22 +98,25 @@ class DMPS(nn.Module):
         if depth < 0:
             raise ValueError(f"depth must not be negative, got {depth}")
         if gamma is not None and block != "denoising":
-            raise ValueError(f"gamma belongs to denoising blocks, got it with block={block!r}")
+            raise ValueError(f"gamma must be used with block='denoising', got block={block!r}")
         blocks: dict[str, Callable[[], list[nn.Module]]] = {
             "message-passing": lambda: [
                 MessagePassingBlock(dim, activation=activation) for _ in range(depth)
             ],
             "denoising": lambda: [
-                SetDenoisingBlock(dim, gamma=g, activation=activation)
-                for g in _one_gamma_a_block(gamma, depth)
+                SetDenoisingBlock(dim, gamma=g, activation=activation) for g in _gamma_per_block(gamma, depth)
             ],
             "residual": lambda: [SetResidualBlock(dim, activation=activation) for _ in range(depth)],
         }
+
+        def kernel() -> DeepKernel:
+            return DeepKernel(dim, hidden, activation=activation)
+
         graphs: dict[str, Callable[[], nn.Module]] = {
-            "latent": lambda: LatentGraph(dim, hidden, activation=activation),
-            "streamed": lambda: StreamedGraph(dim, hidden, activation=activation),
-            "linear": lambda: RandomFeatureGraph(dim, hidden, activation=activation),
-            "auto": lambda: AutoGraph(dim, hidden, activation=activation),
+            "latent": lambda: LatentGraph(kernel()),
+            "streamed": lambda: StreamedGraph(kernel()),
+            "linear": lambda: RandomFeatureGraph(kernel()),
+            "auto": lambda: AutoGraph(kernel()),
             "uniform": UniformGraph,
         }
         return cls(
@@ -119,20 +130,35 @@ class DMPS(nn.Module):
         )
 
     def forward(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b k"]:
-        """Raw outputs, one row a set."""
-        x, W = self.encode(x, mask)  # one static graph for all blocks
-        for block in self.blocks:
-            x = block(x, W)
-        out: Tensor = self.head(self.pool(x, mask))
-        return out
+        """Raw outputs, one row per set."""
+        x, W = self.encode(x, mask)  # [b, n, d], and one static graph for all blocks
+        x = self.pass_messages(x, W)
+        return self.read_out(x, mask)  # [b, k]
 
     def encode(
         self, x: Elements, mask: Bool[Tensor, "b n"] | None = None
     ) -> tuple[Float[Tensor, "b n d"], Propagator]:
         """The encoded elements and the graph W over them."""
         features = self.encoder(x, mask)
-        W: Propagator = self.graph(features, mask)  # which embeds an element once, however many sets share it
+        W: Propagator = self.graph(features, mask)  # embeds an element that sets share once
         return expand_shared(features, mask), W
+
+    def pass_messages(
+        self, x: Float[Tensor, "b n d"], W: Propagator, steps: list[Tensor] | None = None
+    ) -> Float[Tensor, "b n d"]:
+        """Apply the blocks to encoded elements; append the features after each one to ``steps``, if given."""
+        for block in self.blocks:
+            x = block(x, W)
+            if steps is not None:
+                steps.append(x)
+        return x
+
+    def read_out(
+        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b k"]:
+        """The raw outputs from the features after the last block."""
+        out: Tensor = self.head(self.pool(x, mask))
+        return out
 
     def latent_graph(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Propagator:
         """The graph W over the elements of each set."""
@@ -144,7 +170,7 @@ class DMPS(nn.Module):
     ) -> Float[Tensor, "b steps"]:
         """Roughness of the features over the graph, before the first block and after each one.
 
-        Over-smoothing shows as a fall towards zero, where all elements have become alike.
+        Over-smoothing shows as a decrease towards zero, where all elements are equal.
         """
         steps, W = self.trajectory(x, mask)
         return torch.stack([dirichlet_energy(features, W) for features in steps], dim=-1)
@@ -155,15 +181,14 @@ class DMPS(nn.Module):
         """The features before the first block and after each one, and the graph W."""
         features, W = self.encode(x, mask)
         steps = [features]
-        for block in self.blocks:
-            steps.append(block(steps[-1], W))
+        self.pass_messages(features, W, steps)
         return steps, W
 
     @torch.no_grad()
     def initialize_bandwidth(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> "DMPS":
-        """Start the kernel's bandwidth from a first batch of raw sets; call it once before training.
+        """Initialise the kernel's bandwidth from a first batch of raw sets; call it once before training.
 
-        See `LatentGraph.initialize_bandwidth`. A graph that has no bandwidth is left as it is.
+        See `DeepKernel.initialize_bandwidth`. A graph without a bandwidth is left unchanged.
 
         >>> model = DMPS.build(3, 1).initialize_bandwidth(1e3 * torch.randn(8, 20, 3))
         >>> bool(model.graph.sigma > 100)
@@ -176,12 +201,12 @@ class DMPS(nn.Module):
 
 
 def pools(dim: int) -> dict[str, Callable[[], nn.Module]]:
-    """The pools that `build` knows by name."""
+    """Constructors of the pools by their names in `build`."""
     return {"sum": SumPool, "mean": MeanPool, "max": MaxPool, "attention": lambda: AttentionPool(dim)}
 
 
 def choose(what: str, name: str, table: Mapping[str, Callable[[], T]]) -> T:
-    """Make what the table has under this name.
+    """Call the table's entry of this name.
 
     >>> choose("pool", "median", pools(8))
     Traceback (most recent call last):
@@ -192,7 +217,7 @@ def choose(what: str, name: str, table: Mapping[str, Callable[[], T]]) -> T:
     return table[name]()
 
 
-def _one_gamma_a_block(gamma: float | Gamma | Sequence[Gamma] | None, depth: int) -> Sequence[Gamma]:
+def _gamma_per_block(gamma: float | Gamma | Sequence[Gamma] | None, depth: int) -> Sequence[Gamma]:
     if isinstance(gamma, Sequence):
         if len(gamma) != depth:
             raise ValueError(f"expected one gamma for each of {depth} blocks, got {len(gamma)}")
@@ -205,25 +230,25 @@ def _one_gamma_a_block(gamma: float | Gamma | Sequence[Gamma] | None, depth: int
 
 
 class DistinctDMPS(DMPS):
-    """DMPS in which alike elements count as one: log λ = log N + head(z / N).
+    """DMPS in which similar elements count as one: log λ = log N + head(z / N).
 
-    With deg_i = Σ_j K_ij from the learned kernel, an element has the share 1 / deg_i: m alike ones weigh as
-    one. N = Σ_i 1 / deg_i is then the effective number of different elements, and z = Σ_i x_i / deg_i their
-    sum (distinct pooling). The head learns a positive factor to N from their mean z / N; it starts at one.
-    So the count is there, and differentiable through the kernel, from the first step.
+    With deg_i = Σ_j K_ij from the learned kernel, an element has the share 1 / deg_i, so that m similar
+    elements weigh as much as one. N = Σ_i 1 / deg_i is the effective number of distinct elements, and
+    z = Σ_i x_i / deg_i is their sum (distinct pooling). The head learns a positive factor to N from the mean
+    z / N. The count is therefore present, and differentiable through the kernel, from the first step on.
 
     Args:
         encoder: ``(x, mask) → [b, n, d]``.
-        graph: a `LatentGraph`; its kernel gives the shares, its weights carry the messages.
-        blocks: ``(x, W) → x``, one after the other.
-        pool: ``(x, mask) → [b, d]`` with x_i / (N deg_i) for elements: `SumPool`, as a rule.
+        graph: a `LatentGraph`; its kernel gives the shares, its weights pass the messages.
+        blocks: ``(x, W) → x``, applied in sequence.
+        pool: ``(x, mask) → [b, d]`` of the elements x_i / (N deg_i), usually `SumPool`.
         head: ``[b, d] → [b, k]``, the logarithm of the factor.
 
     >>> import torch
     >>> model = DistinctDMPS.build(3, 1, dim=16, pool="sum")
     >>> model(torch.randn(2, 5, 3)).shape
     torch.Size([2, 1])
-    >>> bool((model.effective_number(torch.ones(1, 5, 3)) - 1).abs() < 1e-5)  # five times the same
+    >>> bool((model.effective_number(torch.ones(1, 5, 3)) - 1).abs() < 1e-5)  # five equal elements
     True
     """
 
@@ -238,23 +263,19 @@ class DistinctDMPS(DMPS):
         head: nn.Module,
     ) -> None:
         if not isinstance(graph, LatentGraph):
-            raise TypeError(f"distinct pooling needs the kernel of a LatentGraph, got {type(graph).__name__}")
+            raise TypeError(f"graph must be a LatentGraph for distinct pooling, got {type(graph).__name__}")
         super().__init__(encoder, graph, blocks, pool, head)
 
     def forward(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b k"]:
-        """The logarithm of the count, one row a set."""
+        """The logarithm of the count, one row per set."""
         encoded = self.encoder(x, mask)
         log_K = self.graph.log_kernel(encoded, mask)
         features = expand_shared(encoded, mask)
-        W = self.graph.normalize(log_K, mask).to(features.dtype)
-        for block in self.blocks:
-            features = block(features, W)
+        features = self.pass_messages(features, self.graph.normalize(log_K, mask).to(features.dtype))
         share = shares(log_K.exp(), mask).unsqueeze(-1)
-        N = share.sum(1).clamp(min=finfo(share.dtype).tiny)  # an empty set has none
-        weighted = features * (share / N.unsqueeze(1)).to(features.dtype)
-        out: Tensor = N.log() + self.head(self.pool(weighted, mask))
-        return out
+        N = share.sum(1).clamp(min=finfo(share.dtype).tiny)  # zero for an empty set
+        return N.log() + self.read_out(features * (share / N.unsqueeze(1)).to(features.dtype), mask)
 
     def effective_number(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, " b"]:
-        """N = Σ_i 1 / deg_i: how many different elements the kernel sees in each set."""
+        """N = Σ_i 1 / deg_i: the effective number of distinct elements in each set."""
         return shares(self.graph.similarity(self.encoder(x, mask), mask), mask).sum(1)

@@ -1,8 +1,8 @@
 """Health of a learned graph: does it separate elements, or has it collapsed?
 
-A graph that weighs all elements alike passes on nothing but their mean; one that has become the identity
-passes on nothing at all. The loss shows neither. The number of effective neighbours does: it is exp of the
-mean row entropy of W, n for the uniform graph and 1 for the identity.
+A graph with equal weights passes on only the mean of the set; the identity passes on no messages. The loss
+shows neither, but the number of effective neighbours does: it is exp of the mean row entropy of W, n for the
+uniform graph and 1 for the identity.
 """
 
 import logging
@@ -13,20 +13,20 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from setwise.functional import center, log_rbf_kernel
+from setwise.functional import center
 from setwise.nn._modes import eval_mode
 from setwise.nn.blocks import Gamma
-from setwise.nn.graph import LatentGraph
+from setwise.nn.graph import LearnedGraph
 from setwise.nn.layers import expand_shared
-from setwise.nn.operators.base import normal_form
+from setwise.nn.operators.base import gaussian_form
 from setwise.sets import Elements, Shared
 
 ELEMENTS = 1024
-"""About how many elements to measure: a few sets, and of a larger set some rows."""
+"""Approximate number of elements to measure: a few sets, or some rows of a larger set."""
 FLAT = 0.95
 """Absolute value from which a tanh output counts as saturated; its slope is below 0.1."""
 UNIFORM, IDENTITY = 0.999, 0.01
-"""Entropy, as a share of the uniform graph's, beyond which a graph counts as collapsed; with σ at the median
+"""Entropy relative to the uniform graph beyond which a graph counts as collapsed; with σ at the median
 distance it starts at 0.9 to 0.999."""
 
 log = logging.getLogger("setwise")
@@ -37,15 +37,15 @@ def graph_health(model: nn.Module, x: Elements, mask: Bool[Tensor, "b n"] | None
     """Measure the learned graph of a model on some sets of a batch.
 
     Args:
-        model: any model that contains a `LatentGraph` of some form; the first one is measured.
+        model: any model that contains a learned graph; the first one is measured.
         x: a batch of raw sets.
-        mask: which elements are real.
+        mask: True at real elements.
 
     Returns:
-        ``effective_neighbours``: exp of the mean row entropy of W. ``evenness``: that entropy as a share of
-        the uniform graph's, from 0 (identity) to 1. ``saturated``: the share of embedding outputs without
-        slope; for a relu, of units that are zero for every element. ``sigma``; and ``gamma``, the mean over
-        the blocks, where they have one. A model without a learned graph has ``gamma`` at most.
+        ``effective_neighbours``: exp of the mean row entropy of W. ``evenness``: that entropy divided by the
+        uniform graph's, from 0 (identity) to 1. ``saturated``: the share of embedding outputs with almost no
+        slope; for a relu, of units that are zero for every element. ``sigma``: the bandwidth. ``gamma``: the
+        mean over the blocks, if they have one. A model without a learned graph has at most ``gamma``.
 
     >>> from setwise.nn.dmps import DMPS
     >>> health = graph_health(DMPS.build(3, 1), torch.randn(4, 10, 3))
@@ -56,7 +56,7 @@ def graph_health(model: nn.Module, x: Elements, mask: Bool[Tensor, "b n"] | None
     """
     gammas = [part.value.item() for part in model.modules() if isinstance(part, Gamma)]
     health = {"gamma": sum(gammas) / len(gammas)} if gammas else {}
-    graph = next((part for part in model.modules() if isinstance(part, LatentGraph)), None)
+    graph = next((part for part in model.modules() if isinstance(part, LearnedGraph)), None)
     if graph is None or not all(x.shape[:2]):
         return health
     sets = slice(0, max(1, ELEMENTS // x.shape[1]))
@@ -67,7 +67,7 @@ def graph_health(model: nn.Module, x: Elements, mask: Bool[Tensor, "b n"] | None
     real = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device) if mask is None else mask
     if not real.any():
         return health
-    health |= {"saturated": saturation(z[real], graph.embed.activation), "sigma": graph.sigma.item()}
+    health |= {"saturated": saturation(z[real], graph.kernel.embed.activation), "sigma": graph.sigma.item()}
     W = weight_rows(graph, z, real)
     sizes = real.sum(1)
     if W is not None and (sizes > 1).any():
@@ -80,22 +80,22 @@ def graph_health(model: nn.Module, x: Elements, mask: Bool[Tensor, "b n"] | None
 
 
 def _embedded(
-    model: nn.Module, graph: LatentGraph, x: Elements, mask: Tensor | None
+    model: nn.Module, graph: LearnedGraph, x: Elements, mask: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The points of the deep kernel as a forward pass makes them, and their mask; None if it makes none."""
-    seen: list[tuple[Tensor, Tensor | None]] = []
+    """The embedded elements of a forward pass and their mask; None if it embeds none."""
+    embedded: list[tuple[Tensor, Tensor | None]] = []
 
     def keep(_: nn.Module, inputs: tuple[Any, ...], z: Elements) -> None:
-        real = inputs[1] if len(inputs) > 1 else None  # of the sets that the graph is given, in its order
-        seen.append((expand_shared(z, real), real))
+        real = inputs[1] if len(inputs) > 1 else None  # mask of the sets as the graph receives them
+        embedded.append((expand_shared(z, real), real))
 
-    hook = graph.embed.register_forward_hook(keep)
+    hook = graph.kernel.embed.register_forward_hook(keep)
     try:
         with eval_mode(model):
             model(x, mask)
     finally:
         hook.remove()
-    return seen[0] if seen else (None, None)
+    return embedded[0] if embedded else (None, None)
 
 
 def mean_entropy(W: Float[Tensor, "*rows n"]) -> float:
@@ -109,7 +109,7 @@ def mean_entropy(W: Float[Tensor, "*rows n"]) -> float:
 
 
 def saturation(z: Float[Tensor, "m e"], activation: str) -> float:
-    """The share of embedding outputs without slope; for a relu, of units that are zero for every element.
+    """The share of embedding outputs with almost no slope; for a relu, of units that are always zero.
 
     >>> saturation(torch.tensor([[0.99, -0.5], [-1.0, 0.2]]), "tanh")
     0.5
@@ -126,21 +126,19 @@ def saturation(z: Float[Tensor, "m e"], activation: str) -> float:
 
 
 def weight_rows(
-    graph: LatentGraph, z: Float[Tensor, "b n e"], mask: Bool[Tensor, "b n"]
+    graph: LearnedGraph, z: Float[Tensor, "b n e"], mask: Bool[Tensor, "b n"]
 ) -> Float[Tensor, "b r n"] | None:
-    """Rows of W for embedded elements: all of them or, of a large set, some; None if W has no known form."""
+    """All rows of W for embedded elements, or a sample of a large set; None if W has no known form."""
     n = z.shape[1]
     if n <= ELEMENTS:
-        return graph.normalize(graph.kernel(center(z, mask), graph.sigma), mask)
+        return graph.normalize(graph.kernel.kernel(center(z, mask), graph.sigma), mask)
     try:
-        softmax, temperature = normal_form(graph.normalize)
+        softmax, temperature = gaussian_form(graph.kernel, graph.normalize)
     except ValueError:
         return None
-    if graph.kernel is not log_rbf_kernel:
-        return None
     z = center(z, mask).double() / graph.sigma.double()
-    some = mask.any(0).nonzero().squeeze(1)
-    rows = some[torch.linspace(0, len(some) - 1, min(len(some), ELEMENTS // 8), device=z.device).long()]
+    real = mask.any(0).nonzero().squeeze(1)
+    rows = real[torch.linspace(0, len(real) - 1, min(len(real), ELEMENTS // 8), device=z.device).long()]
     log_K = -0.5 * torch.cdist(z[:, rows], z).square()
     logits = (log_K.exp() if softmax else log_K) / temperature
     W = logits.masked_fill(~mask.unsqueeze(1), -math.inf).softmax(-1)
@@ -148,7 +146,7 @@ def weight_rows(
 
 
 class CollapseWatch:
-    """Warns once when two evaluations in a row find a graph collapsed.
+    """Warn once if a graph is collapsed in two evaluations in a row.
 
     >>> watch = CollapseWatch()
     >>> [watch.look({"evenness": evenness}) for evenness in (1.0, 0.4, 1.0)]
@@ -160,7 +158,7 @@ class CollapseWatch:
         self.warned = False
 
     def look(self, health: dict[str, float]) -> bool:
-        """Take note of an evaluation; returns whether it warned."""
+        """Record an evaluation; return whether it gave a warning."""
         evenness = health.get("evenness", 0.5)
         collapsed = evenness <= IDENTITY or evenness >= UNIFORM  # NaN is neither
         warn = collapsed and self.before and not self.warned
@@ -172,7 +170,7 @@ class CollapseWatch:
 
 
 def collapse_message(health: dict[str, float]) -> str:
-    """What has happened to a collapsed graph, and what to do.
+    """Describe a collapsed graph and what to do about it.
 
     >>> collapse_message({"evenness": 1.0, "effective_neighbours": 9.97, "saturated": 0.9, "sigma": 1.0})
     'the latent graph has collapsed to the uniform graph: 9.97 effective neighbours, sigma 1, 90 % of ...'
@@ -183,10 +181,10 @@ def collapse_message(health: dict[str, float]) -> str:
     )
     if health["evenness"] > 0.5:
         return (
-            f"the latent graph has collapsed to the uniform graph: {facts}. Elements only see the mean of "
-            "their set. Start sigma at the scale of the data (initialize_bandwidth), or train more slowly"
+            f"the latent graph has collapsed to the uniform graph: {facts}. Elements only receive the mean "
+            "of their set. Initialise sigma from the data (initialize_bandwidth), or lower the learning rate"
         )
     return (
-        f"the latent graph has collapsed to the identity: {facts}. Elements receive no messages. Start sigma "
-        "higher, or compare with a model without blocks (depth=0): the task may not need messages"
+        f"the latent graph has collapsed to the identity: {facts}. Elements receive no messages. Start with "
+        "a larger sigma, or compare with a model without blocks (depth=0): the task may not need messages"
     )

@@ -22,15 +22,15 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 class Resettable(nn.Module):
-    """A module with parameters of its own that start at random; `initialize` draws them anew."""
+    """A module with randomly initialised parameters of its own; `initialize` draws them again."""
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw this module's own parameters; those of its parts are the parts' business."""
+        """Draw this module's own parameters, not those of its submodules."""
         raise NotImplementedError(f"{type(self).__name__} must define reset_parameters(generator)")
 
 
 def reset_linear(linear: nn.Linear, generator: torch.Generator | None = None) -> None:
-    """Draw weights and biases as torch does, uniformly within ±1/√in_features."""
+    """Draw weights and biases uniformly within ±1/√in_features, as torch does."""
     bound = linear.in_features**-0.5
     for parameter in linear.parameters():
         nn.init.uniform_(parameter, -bound, bound, generator=generator)
@@ -39,12 +39,12 @@ def reset_linear(linear: nn.Linear, generator: torch.Generator | None = None) ->
 class Dense(Resettable):
     """Fully connected layer with its activation: f(x H + h), the paper's FL(d_i, d_o, f).
 
-    Weights and biases start as torch starts them, uniformly within ±1/√d_i. With a larger start, the tanh
+    Weights and biases are drawn uniformly within ±1/√d_i, as in torch. With larger initial weights, the tanh
     layers of a deep kernel saturate within a hundred steps, and the graph stops learning.
 
     Args:
-        in_dim: features that come in.
-        out_dim: features that go out.
+        in_dim: input features.
+        out_dim: output features.
         activation: one of ``"identity"``, ``"relu"``, ``"tanh"``, ``"gelu"``, ``"sigmoid"``.
 
     >>> Dense(3, 8, activation="tanh")(torch.zeros(2, 5, 3)).shape
@@ -64,23 +64,23 @@ class Dense(Resettable):
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights anew."""
+        """Draw the weights again."""
         reset_linear(self.linear, generator)
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b o"]:
         """Map the last axis."""
-        rows = self.linear(x.reshape(-1, x.shape[-1]))  # no view: in place costs nothing extra
+        rows = self.linear(x.reshape(-1, x.shape[-1]))  # not a view, so the activation may work in place
         out: Tensor = self.nonlinearity(rows)
         return out.view(*x.shape[:-1], rows.shape[-1])
 
 
 class NearIdentity(Dense):
-    """A square fully connected layer that starts near the identity: f(x (I + H) + h), H and h as in `Dense`.
+    """A square fully connected layer initialised near the identity: f(x (I + H) + h), H and h as in `Dense`.
 
-    Blocks that replace the features end in one, so that a new block hardly changes what it is given.
+    Blocks that replace the features end in one, so that a new block changes its input little.
 
     Args:
-        dim: features that come in and go out.
+        dim: input and output features.
         activation: see `Dense`.
 
     >>> layer = NearIdentity(64, activation="identity")
@@ -92,7 +92,7 @@ class NearIdentity(Dense):
         super().__init__(dim, dim, activation=activation)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw the weights anew."""
+        """Draw the weights again."""
         super().reset_parameters(generator)
         with torch.no_grad():
             self.linear.weight.diagonal().add_(1)
@@ -101,7 +101,7 @@ class NearIdentity(Dense):
 def initialize(module: nn.Module, generator: torch.Generator) -> nn.Module:
     """Draw the weights of every layer from ``generator``: the same seed gives the same model.
 
-    Layers of torch that start at random (a convolution, say) start by torch's own rule.
+    Randomly initialised layers of torch, such as convolutions, follow torch's own rule.
 
     >>> a, b = (initialize(Dense(2, 2), torch.Generator().manual_seed(7)) for _ in range(2))
     >>> torch.equal(a.linear.weight, b.linear.weight)
@@ -121,7 +121,7 @@ def initialize(module: nn.Module, generator: torch.Generator) -> nn.Module:
 
 
 def expand_shared(x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b n *f"]:
-    """Features with shared ones written out in their places, and zeros at their padding.
+    """Features with shared elements copied to their places, and zeros at padding.
 
     >>> expand_shared(Shared(torch.tensor([[1.0], [5.0]]), torch.tensor([[0, 1], [1, 1]]))).flatten().tolist()
     [1.0, 5.0, 5.0, 5.0]
@@ -135,7 +135,7 @@ class MLP(nn.Module):
     Args:
         in_dim: features of a raw element.
         *dims: the width of each layer.
-        activation: after every layer, the last one included.
+        activation: activation after every layer, including the last.
 
     >>> MLP(3, 32, 64)(torch.randn(2, 5, 3)).shape
     torch.Size([2, 5, 64])
@@ -153,7 +153,7 @@ class MLP(nn.Module):
     def forward(
         self, x: Float[Tensor, "b n i"] | Shared, mask: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b n d"] | Shared:
-        """Encode the elements; those that sets share stay shared."""
+        """Encode the elements; shared elements stay shared."""
         if x.dim() != 3 or not x.is_floating_point():
             raise ValueError(
                 f"elements must be floating point [sets, elements, features], got {x.dtype} {list(x.shape)}"
@@ -165,9 +165,9 @@ class MLP(nn.Module):
 
 
 class ElementEncoder(nn.Module):
-    """Any network ``[m, …] → [m, d]`` (images, say), applied to the real elements only.
+    """Any network ``[m, …] → [m, d]``, e.g. for images, applied to the real elements only.
 
-    Padding costs nothing, does not enter batch statistics, and comes out as zeros. Elements that sets
+    Padding costs nothing, does not affect batch statistics, and is zero in the output. Elements that sets
     share (`setwise.Shared`) are encoded once.
 
     >>> images = torch.randn(2, 3, 1, 8, 8)
@@ -184,7 +184,7 @@ class ElementEncoder(nn.Module):
     def forward(
         self, x: Elements, mask: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b n d"] | Shared:
-        """Encode the real elements and put them back in their places; those that sets share stay shared."""
+        """Encode the real elements in their places; shared elements stay shared."""
         if isinstance(x, Shared):
             return x.map(self.network)
         if mask is None:

@@ -9,7 +9,7 @@ from setwise.nn.layers import Dense
 
 
 class SumPool(nn.Module):
-    """Sum over the elements: grows with the set.
+    """Sum of the elements.
 
     >>> import torch
     >>> SumPool()(torch.ones(1, 3, 2), torch.tensor([[True, True, False]]))
@@ -81,11 +81,11 @@ class AttentionPool(nn.Module):
     def attention(
         self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b n"]:
-        """The weights a; they sum to one over the real elements."""
+        """The weights a, which sum to one over the real elements."""
         return masked_softmax(self.scores(fill_padding(x, mask)), mask)
 
     def scores(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n"]:
-        """What the softmax is taken of."""
+        """The scores before the softmax."""
         out: Tensor = self.score(x)
         return out.squeeze(-1)
 
@@ -100,7 +100,7 @@ class AttentionPool(nn.Module):
 class GatedAttentionPool(AttentionPool):
     """Attention-weighted mean with a gate: a = softmax over the set of wᵀ (tanh(V x_i) ⊙ σ(U x_i)).
 
-    The tangent is almost linear near zero; the gate makes up for it.
+    The gate compensates for tanh being almost linear near zero.
 
     Args:
         dim: features of an element.
@@ -116,17 +116,17 @@ class GatedAttentionPool(AttentionPool):
         self.gate = Dense(dim, hidden, activation="sigmoid")
 
     def scores(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, "b n"]:
-        """What the softmax is taken of."""
-        tangent, read = self.score
-        out: Tensor = read(tangent(x) * self.gate(x))
+        """The scores before the softmax."""
+        hidden, last = self.score
+        out: Tensor = last(hidden(x) * self.gate(x))
         return out.squeeze(-1)
 
 
 class JoinedPool(nn.Module):
-    """What several pools make of a set, side by side.
+    """The concatenated results of several pools.
 
     Args:
-        *pools: ``(x, mask) → [b, d]``; the result has the features of all of them.
+        *pools: ``(x, mask) → [b, d]``; the result has the features of all pools.
 
     >>> from setwise.nn.pool import MaxPool, MeanPool
     >>> JoinedPool(MaxPool(), MeanPool())(torch.tensor([[[1.0], [3.0]]]))

@@ -1,8 +1,8 @@
-"""Sets too large for one machine: their elements are divided among processes, which exchange sums alone.
+"""Sets too large for one machine: processes hold parts of the elements and exchange only sums.
 
-An element receives the others through Σ_j x_j and Φᵀ x, see `setwise.nn.operators.random_features`. These are
-sums over the elements: each process sums its own share, and an all-reduce of (f + 1) · d numbers per block
-and direction sums the results, whatever the number of elements.
+Messages depend on the other elements through Σ_j x_j and Φᵀ x, see `setwise.nn.operators.random_features`.
+Each process sums over its own elements, and an all-reduce of (f + 1) · d numbers per block and direction adds
+the results, regardless of the number of elements.
 """
 
 import torch
@@ -23,14 +23,14 @@ from setwise.sets import Elements, Shared
 class SplitElements(nn.Module):
     """A `DMPS` with a linear or uniform graph, for sets whose elements are divided among processes.
 
-    Each process sees its share of the elements and returns the outputs for the whole sets. With the mean of
-    all processes' gradients, as ``DistributedDataParallel`` takes it, training is that of one process.
+    Each process computes on its part of the elements and returns the outputs for the whole sets. With the
+    mean of all processes' gradients, as in ``DistributedDataParallel``, training equals that of one process.
 
     Args:
-        model: encodes each element on its own; its graph is linear (or uniform), its pool one of ``"sum"``,
-            ``"mean"``, ``"max"``, attention, or several of them joined.
-        whole: whether each process is given the whole sets, to see its share of them; else it is given its
-            share alone, as it must be where no machine has room for a set.
+        model: a model that encodes each element separately, with a linear or uniform graph and a sum, mean,
+            max or attention pool, or a `JoinedPool` of them.
+        whole: whether each process receives the whole sets and selects its part; otherwise it receives only
+            its part, for sets that no machine can hold.
 
     >>> model, x = DMPS.build(3, 1, graph="linear"), torch.randn(2, 9, 3)
     >>> torch.allclose(SplitElements(model)(x), model(x), atol=1e-5)
@@ -40,16 +40,16 @@ class SplitElements(nn.Module):
     def __init__(self, model: nn.Module, *, whole: bool = True) -> None:
         super().__init__()
         if not isinstance(model, DMPS):
-            raise TypeError(f"to divide elements, the model must be a DMPS, got {type(model).__name__}")
+            raise TypeError(f"to split elements, the model must be a DMPS, got {type(model).__name__}")
         for what, part, known in (
             ("encoder", model.encoder, (MLP, ElementEncoder)),
-            ("graph", model.graph, (RandomFeatureGraph, UniformGraph)),
+            ("graph", model.graph, (RandomFeatureGraph, AutoGraph, UniformGraph)),
             *(("pool", pool, tuple(POOLS)) for pool in _joined(model.pool)),
         ):
             if not isinstance(part, known):
                 names = ", ".join(kind.__name__ for kind in known)
                 raise TypeError(
-                    f"to divide elements, {what} must be one of {names}, got {type(part).__name__}"
+                    f"to split elements, {what} must be one of {names}, got {type(part).__name__}"
                 )
         self.model = model
         self.whole = whole
@@ -59,43 +59,40 @@ class SplitElements(nn.Module):
         if isinstance(x, Shared):
             x = x.expand()
         if self.whole:
-            mine = collectives.share(x.shape[1])
-            x, mask = x[:, mine], None if mask is None else mask[:, mine]
+            part = collectives.share(x.shape[1])
+            x, mask = x[:, part], None if mask is None else mask[:, part]
         features = expand_shared(self.model.encoder(x, mask), mask)
-        W = weights(self.model.graph, features, mask)
-        for block in self.model.blocks:
-            features = block(features, W)
+        features = self.model.pass_messages(features, weights(self.model.graph, features, mask))
         pooled = [pooled_over_all(pool, features, mask) for pool in _joined(self.model.pool)]
         out: Tensor = self.model.head(torch.cat(pooled, dim=-1))
         return out
 
 
 def weights(graph: nn.Module, x: Tensor, mask: Tensor | None) -> LowRankWeights:
-    """The graph over all elements, of which this process has a share."""
+    """The graph over the elements of all processes."""
     if isinstance(graph, UniformGraph):
         return LowRankWeights(x.new_zeros(*x.shape[:2], 1), mask, constant=1.0, dtype=x.dtype, across=True)
-    assert isinstance(graph, RandomFeatureGraph)
+    assert isinstance(graph, RandomFeatureGraph | AutoGraph)
     if isinstance(graph, AutoGraph):
         count = int(collectives.all_sum(torch.tensor(x.shape[1])))
         if graph.choice(len(x), count) != "linear":
             raise ValueError(
-                f"graph='auto' is exact for sets of {count} elements, whose pairs cannot be divided among "
-                "processes: take graph='linear', or exact_up_to=0"
+                f"graph='auto' is exact for sets of {count} elements, and an exact graph cannot be split "
+                "among processes: use graph='linear' or exact_up_to=0"
             )
+    features = graph.random_features
     with torch.autocast(x.device.type, enabled=False):
-        z = graph.embedded(x, mask)
+        z = graph.kernel.embedded(x, mask)
         z = z.to(torch.promote_types(z.dtype, torch.float32))
-        z = _centered(z, mask, moved=z.detach()) / graph.sigma.to(z.dtype)
-        if not graph.softmax:  # exponentials feel where the origin is: its gradient counts
-            z = _centered(z, mask, moved=z)
-        phi = fill_padding(graph.phi(z, mask, across=True), mask)
-    constant = 1.0 if graph.softmax else 0.0
-    return LowRankWeights(phi, mask, constant=constant, dtype=x.dtype, across=True)
+        z = _centered(z, mask, shift=z.detach()) / graph.sigma.to(z.dtype)
+        if not features.softmax:  # exponentials depend on the origin: its gradient counts
+            z = _centered(z, mask, shift=z)
+    return features.weights(z, mask, dtype=x.dtype, across=True)
 
 
-def _centered(z: Tensor, mask: Tensor | None, *, moved: Tensor) -> Tensor:
-    """Each set moved by its mean, that of all processes' elements; padding is zero."""
-    mean = mean_over_all(MeanPool(), moved, mask)
+def _centered(z: Tensor, mask: Tensor | None, *, shift: Tensor) -> Tensor:
+    """Subtract the mean of ``shift`` over the elements of all processes; padding is zero."""
+    mean = mean_over_all(MeanPool(), shift, mask)
     return fill_padding(z - mean.unsqueeze(1), mask)
 
 
@@ -103,7 +100,7 @@ def _centered(z: Tensor, mask: Tensor | None, *, moved: Tensor) -> Tensor:
 
 
 def pooled_over_all(pool: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
-    """What a pool makes of the elements of all processes."""
+    """Pool the elements of all processes."""
     for kind, over_all in POOLS.items():
         if isinstance(pool, kind):
             return over_all(pool, fill_padding(x, mask), mask)
@@ -124,7 +121,7 @@ def mean_over_all(pool: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def max_over_all(pool: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
-    """The largest x_i of each feature; elements that tie have equal shares in it, and in the gradient."""
+    """The largest x_i of each feature; equal elements share the gradient."""
     known = fill_padding(x.detach(), mask, -torch.inf)
     lowest = known.new_full((len(x), x.shape[2]), -torch.inf)
     top = collectives.all_max(known.amax(1) if x.shape[1] else lowest)

@@ -198,7 +198,7 @@ def test_curves_and_facts_are_those_of_the_training(gaussian: Path) -> None:
     assert facts["Training"].startswith("20 batches, 2,560 sets, ")
     model = GAUSSIAN.model("v-dmps", 0)
     assert facts["Parameters"] == f"{sum(p.numel() for p in model.parameters()):,}"
-    sigma = load_checkpoint(gaussian / "checkpoint.pt")["model"]["graph.log_sigma"].exp().item()
+    sigma = load_checkpoint(gaussian / "checkpoint.pt")["model"]["graph.kernel.log_sigma"].exp().item()
     assert facts["σ"] == f"{sigma:.3g}"
     assert "γ" not in facts
     assert facts["Importance"] == parts.METHODS["leave-one-out"]

@@ -516,7 +516,7 @@ ball = partial(Sa, 0, 4, centers=2, radius=0.5, neighbours=3)
         (lambda: sw.nn.ball_query(x, x, 1.0, 0), "k must be at least 1, got 0"),
         (
             lambda: sw.nn.ball_query(x, x, 1.0, 2, torch.ones(1, 3).bool()),
-            "mask must be [1, 4] as the sets are",
+            "mask must have the shape [1, 4] of the sets",
         ),
         (partial(Sa, 0), "dims must have at least one width, got none"),
         (partial(Sa, -1, 4), "in_dim must not be negative, got -1"),

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 import setwise as sw
-from setwise._memory import prepare, reuse_freed_memory
-from setwise.nn.operators.base import scaled
-from setwise.nn.operators.random_features import dealt, orthogonal_frequencies, series
+from setwise.nn.operators.random_features import apportion, orthogonal_frequencies, series
 from tests.cases import DIM, padded
 
 
@@ -60,10 +58,10 @@ def test_the_kernel_is_right_on_average(normalize: object) -> None:
     total = torch.zeros(6, 6)
     for seed in range(100):
         exact, linear = exact_and_linear(normalize=normalize, features=256, seed=seed)
-        z = scaled(linear.embed(x), linear.sigma)
-        phi = linear.phi(z)[0]
+        z = linear.kernel.scaled(x)
+        phi = linear.random_features.phi(z)[0]
         if normalize is sw.functional.row_normalize:  # known up to a common factor
-            omega = linear.frequencies
+            omega = linear.random_features.frequencies
             exponents = torch.cat([z @ omega.mT, -z @ omega.mT], -1) - z.square().sum(-1, keepdim=True)
             phi = phi * (exponents.max().exp() / 256**0.5)
         total += phi @ phi.mT / 100
@@ -87,7 +85,7 @@ def test_rows_of_the_kernel_divided_by_their_sums_are_right_for_a_wide_kernel() 
         exact, linear = exact_and_linear(features=4096)
         exact.initialize_bandwidth(x)
         with torch.no_grad():
-            exact.log_sigma += math.log(factor)
+            exact.kernel.log_sigma += math.log(factor)
         linear.load_state_dict(exact.state_dict())
         W = exact(x)
         assert linear.normalize is sw.functional.row_normalize
@@ -108,10 +106,10 @@ def test_the_series_is_complete(temperature: float) -> None:
 
 
 def test_frequencies_are_dealt_in_proportion() -> None:
-    assert dealt(10, [1.0, 1.0]) == [5, 5]
-    assert dealt(8, [1.0, 0.001]) == [7, 1]
-    assert dealt(4, [0.01, 0.02, 1.0, 0.1]) == [1, 1, 1, 1]
-    assert sum(dealt(131, series())) == 131
+    assert apportion(10, [1.0, 1.0]) == [5, 5]
+    assert apportion(8, [1.0, 0.001]) == [7, 1]
+    assert apportion(4, [0.01, 0.02, 1.0, 0.1]) == [1, 1, 1, 1]
+    assert sum(apportion(131, series())) == 131
 
 
 def test_frequencies_are_normal_and_orthogonal_in_groups() -> None:
@@ -127,19 +125,14 @@ def test_frequencies_are_normal_and_orthogonal_in_groups() -> None:
     assert abs(many.square().sum(-1).var().item() - 16) < 2  # of a χ² with 8 degrees of freedom
 
 
-def test_the_seed_is_all_that_the_frequencies_need() -> None:
+def test_the_seed_determines_the_frequencies() -> None:
+    graph, same, other = (sw.nn.RandomFeatureGraph(DIM, seed=seed) for seed in (5, 5, 6))
+    assert set(graph.state_dict()) == set(sw.LatentGraph(DIM).state_dict())
+    assert torch.equal(same.random_features.frequencies, graph.random_features.frequencies)
+    assert not torch.equal(other.random_features.frequencies, graph.random_features.frequencies)
+    same.load_state_dict(graph.state_dict())
     x = torch.randn(1, 7, DIM)
-    graph = sw.nn.RandomFeatureGraph(DIM, seed=5)
-    assert set(graph.state_dict()) == {*sw.LatentGraph(DIM).state_dict(), "seed"}
-    fresh = sw.nn.RandomFeatureGraph(DIM, seed=6)
-    assert not torch.equal(fresh.frequencies, graph.frequencies)
-    fresh.load_state_dict(graph.state_dict())
-    assert torch.equal(fresh(x) @ x, graph(x) @ x)
-    assert torch.equal(sw.nn.RandomFeatureGraph(DIM, seed=5).frequencies, graph.frequencies)
-    fresh.load_state_dict(sw.LatentGraph(DIM).state_dict())
-    assert int(fresh.seed) == 5
-    model = sw.DMPS.build(DIM, 1, graph="linear")
-    model.load_state_dict(sw.DMPS.build(DIM, 1).state_dict())
+    assert torch.equal(same(x) @ x, graph(x) @ x)
 
 
 def test_drawing_frequencies_leaves_the_random_state_alone() -> None:
@@ -223,9 +216,9 @@ def test_auto_gives_what_the_graph_that_it_takes_would_give(normalize: object) -
     }.items():
         graph = sw.nn.AutoGraph(DIM, (16, 8), activation="tanh", normalize=normalize, **limits)
         graph.load_state_dict(exact.state_dict())
-        assert graph.took is None
+        assert graph.last_choice is None
         found = graph(x, mask) @ x
-        assert graph.took == took
+        assert graph.last_choice == took
         expected = (linear if took == "linear" else exact)(x, mask) @ x
         assert torch.allclose(found, expected, atol=1e-5), took
 
@@ -236,14 +229,14 @@ def test_auto_says_once_what_it_took(caplog: pytest.LogCaptureFixture) -> None:
     for n in (4, 5, 6, 7, 4):
         graph(torch.randn(1, n, DIM))
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
-        ("INFO", "graph='auto' took the streamed graph for sets of 4 elements"),
+        ("INFO", "graph='auto' uses the streamed graph for sets of 4 elements"),
         (
             "WARNING",
-            "graph='auto' took random features for sets of 6 elements: the result is approximate "
+            "graph='auto' uses random features for sets of 6 elements: the result is approximate "
             "(exact up to 5, see exact_up_to)",
         ),
     ]
-    assert graph.took == "streamed"
+    assert graph.last_choice == "streamed"
 
 
 @pytest.mark.parametrize(
@@ -266,7 +259,7 @@ def test_a_bag_of_many_trains_by_itself() -> None:
     model.initialize_bandwidth(x)
     loss = torch.nn.functional.cross_entropy(model(x), torch.tensor([1]))
     loss.backward()
-    assert model.graph.took == "linear"
+    assert model.graph.last_choice == "linear"
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
@@ -280,44 +273,6 @@ def test_a_bandwidth_for_many_elements_comes_from_some_of_them() -> None:
     shifted = torch.cat([x, torch.full_like(x, math.nan)], dim=1)
     real = torch.arange(6000).unsqueeze(0) < 3000
     assert abs(graph.initialize_bandwidth(shifted, real).sigma.item() / few - 1) < 0.1
-
-
-def test_freed_memory_is_kept_where_the_system_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, int]] = []
-    most = 0
-
-    class Library:
-        def __init__(self, name: object) -> None:
-            assert name is None
-
-        def mallopt(self, option: int, value: int) -> int:
-            asked.append((option, value))
-            return int(option == -1 or value <= most)
-
-    monkeypatch.setattr("ctypes.CDLL", Library)
-    again = reuse_freed_memory.__wrapped__
-    assert not again()  # an older library, with a limit of its own
-    assert asked == [(-3, 2**27), (-1, 2**30)]
-    most = 2**30
-    assert again()
-    monkeypatch.setenv("SETWISE_REUSE_MEMORY", "0")
-    asked.clear()
-    assert not again()
-    assert not asked
-    monkeypatch.delenv("SETWISE_REUSE_MEMORY")
-    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
-    assert not again()
-
-
-@pytest.mark.parametrize(("numbers", "asked"), [(2**22, 0), (2**22 + 1, 1)])
-def test_memory_matters_for_large_tensors_only(
-    numbers: int, asked: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[int] = []
-    monkeypatch.setattr("setwise._memory.reuse_freed_memory", lambda: calls.append(1))
-    prepare(numbers, torch.device("cpu"))
-    prepare(2**30, torch.device("meta"))
-    assert len(calls) == asked
 
 
 @pytest.mark.parametrize("sigma", [0.15, 0.03])
@@ -365,7 +320,9 @@ KINDS = {
 def test_graphs_read_the_state_dicts_of_each_other(one: str, other: str) -> None:
     first, second = KINDS[one](DIM), KINDS[other](DIM)
     second.load_state_dict(first.state_dict())
-    assert torch.equal(second.embed.layers[0].linear.weight, first.embed.layers[0].linear.weight)
+    assert second.state_dict().keys() == first.state_dict().keys()
+    for name, tensor in second.state_dict().items():
+        assert torch.equal(tensor, first.state_dict()[name])
     model = sw.DMPS.build(DIM, 1, dim=DIM, graph=KINDS[one](DIM))
     sw.DMPS.build(DIM, 1, dim=DIM, graph=KINDS[other](DIM)).load_state_dict(model.state_dict())
 
@@ -380,7 +337,7 @@ def test_weights_refuse_features_of_other_elements(kind: str) -> None:
 
 def test_frequencies_are_drawn_wherever_the_default_device_is() -> None:
     with torch.device("meta"):
-        assert sw.nn.RandomFeatureGraph(DIM).frequencies.device.type == "meta"
+        assert sw.nn.RandomFeatureGraph(DIM).random_features.frequencies.device.type == "meta"
 
 
 def test_a_bandwidth_is_sampled_from_real_elements() -> None:
@@ -389,3 +346,24 @@ def test_a_bandwidth_is_sampled_from_real_elements() -> None:
     graph = sw.LatentGraph(DIM)
     few = graph.initialize_bandwidth(x[:, :5]).sigma.item()
     assert math.isclose(graph.initialize_bandwidth(x, mask).sigma.item(), few, rel_tol=1e-5)
+
+
+def test_graphs_share_one_kernel() -> None:
+    kernel, x = sw.nn.DeepKernel(DIM, (6, 5)), torch.randn(1, 7, DIM)
+    dense, streamed, auto = (
+        build(kernel) for build in (sw.LatentGraph, sw.nn.StreamedGraph, sw.nn.AutoGraph)
+    )
+    assert torch.equal(auto(x), dense(x))
+    assert torch.allclose(streamed(x) @ x, dense(x) @ x, atol=1e-6)
+    assert len(list(auto.parameters())) == len(list(kernel.parameters()))
+    with pytest.raises(TypeError, match="takes no further arguments, got also hidden, sigma"):
+        sw.LatentGraph(kernel, (6, 5), sigma=2.0)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "latent"])
+def test_pairings_that_need_a_matrix_are_refused(kind: str) -> None:
+    graph = KINDS[kind](DIM)
+    with pytest.raises(TypeError, match=f"SparseGraph needs a graph with a matrix, .*{type(graph).__name__}"):
+        sw.nn.SparseGraph(graph, partial(sw.functional.top_k, k=2))
+    with pytest.raises(TypeError, match=f"must be a LatentGraph .*, got {type(graph).__name__}"):
+        sw.DistinctDMPS.build(DIM, 1, dim=DIM, graph=graph)

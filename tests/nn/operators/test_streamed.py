@@ -10,7 +10,7 @@ from torch import Tensor
 import setwise as sw
 from benchmarks.measure import peak_megabytes
 from setwise.nn.operators import streamed
-from setwise.nn.operators.base import normal_form, scaled
+from setwise.nn.operators.base import normal_form
 from tests.cases import DIM, padded
 
 FORMS = [
@@ -82,7 +82,7 @@ def test_the_normalized_kernel_is_attention_with_one_more_key_dimension() -> Non
     """softmax_j(z_i · z_j − ½ ‖z_j‖²), by torch's own fused attention."""
     _, tiled = pair(sw.functional.row_normalize)
     x = torch.randn(2, 9, DIM, dtype=torch.float64)
-    z = scaled(tiled.embed(x), tiled.sigma)
+    z = tiled.kernel.scaled(x)
     query = torch.nn.functional.pad(z, (0, 1), value=1.0)
     key = torch.cat([z, -0.5 * z.square().sum(-1, keepdim=True)], dim=-1)
     expected = torch.nn.functional.scaled_dot_product_attention(query, key, x, scale=1.0)
@@ -154,16 +154,6 @@ def test_diffusion_is_a_mixture_and_its_gradients_are() -> None:
     assert torch.autograd.gradcheck(lambda x, g: sw.functional.propagate(x, W, g), (x, coefficient))
 
 
-def test_who_only_multiplies_can_be_a_graph_too() -> None:
-    class Halves:
-        def __matmul__(self, x: Tensor) -> Tensor:
-            return x / 2
-
-    assert torch.equal(
-        sw.functional.propagate(torch.ones(1, 2, 2), Halves(), 0.5), torch.full((1, 2, 2), 0.75)
-    )
-
-
 def test_the_energy_needs_no_entry_of_the_graph() -> None:
     x, mask = padded([6, 4, 1], 0.0)
     x = x.double() + 100  # far from the origin, where squares are large
@@ -195,23 +185,30 @@ def test_forms_have_names() -> None:
     assert normal_form(sw.functional.row_normalize) == (False, 1.0)
 
 
-def test_elements_over_sigma_lie_at_the_origin_whatever_the_padding() -> None:
+@pytest.mark.parametrize(
+    "build",
+    [
+        sw.nn.StreamedGraph,
+        sw.nn.RandomFeatureGraph,
+        sw.nn.AutoGraph,
+        partial(sw.nn.NeighbourGraph, k=2),
+    ],
+    ids=["streamed", "linear", "auto", "neighbours"],
+)
+def test_only_the_gaussian_kernel_is_accepted(build: Callable[..., sw.nn.LearnedGraph]) -> None:
+    with pytest.raises(ValueError, match="kernel must be log_rbf_kernel, got log_laplace_kernel"):
+        build(DIM, kernel=sw.functional.log_laplace_kernel)
+    build(sw.nn.DeepKernel(DIM))
+
+
+def test_scaled_points_are_centred_and_padding_is_zero() -> None:
     x, mask = padded([5, 2])
-    z, sigma = x.double().requires_grad_(), torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
-    found = scaled(z, sigma, mask)
+    x = x.double().requires_grad_()
+    kernel = sw.nn.DeepKernel(DIM, (DIM,), sigma=2.0).double()
+    kernel.embed = sw.nn.MLP(DIM, DIM, activation="identity").double()
+    z, found = kernel.embedded(x, mask), kernel.scaled(x, mask)
     assert torch.allclose(found.sum(1), torch.zeros(2, DIM).double(), atol=1e-12)
     assert (found[~mask] == 0).all()
     assert torch.allclose(found[:, 0] - found[:, 1], (z[:, 0] - z[:, 1]) / 2)
-    assert torch.allclose(scaled(z[:1], sigma), found[:1])
-    (found.square().sum() + scaled(z[:1] + 7, sigma).pow(3).sum()).backward()
-    step = 1e-6
-    with torch.no_grad():
-
-        def value(s: float) -> Tensor:
-            width = torch.tensor(s, dtype=torch.float64)
-            return scaled(z, width, mask).square().sum() + scaled(z[:1] + 7, width).pow(3).sum()
-
-        slope = (value(2 + step) - value(2 - step)) / (2 * step)
-    assert sigma.grad is not None
-    assert torch.allclose(sigma.grad, slope, rtol=1e-4)
-    assert scaled(x.bfloat16(), torch.tensor(1.0)).dtype == torch.float32
+    assert torch.allclose(kernel.scaled(x[:1]), found[:1])
+    assert kernel.bfloat16().scaled(x.bfloat16(), mask).dtype == torch.float32

@@ -30,7 +30,12 @@ class Layered(nn.Module):
 
     def forward(self, x: Elements, mask: Bool[Tensor, "b n"] | None = None) -> Float[Tensor, "b k"]:
         """Raw outputs, one row per set."""
-        x = expand_shared(self.encoder(x, mask), mask)
+        return self.read_out(expand_shared(self.encoder(x, mask), mask), mask)
+
+    def read_out(
+        self, x: Float[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
+    ) -> Float[Tensor, "b k"]:
+        """The raw outputs from encoded elements."""
         for layer in self.layers:
             x = layer(x, mask)
         out: Tensor = self.head(self.pool(x, mask))

@@ -1,7 +1,7 @@
-"""Who is near whom in a set: the edges of a sparse graph, found without a matrix of all pairs.
+"""Nearest neighbours within sets: the edges of a sparse graph, without a matrix of all pairs.
 
-An exact search goes over tiles of some rows by all columns; beyond some ten thousand elements an approximate
-one, by the library faiss, is faster. A search sees no gradient: it chooses edges, not their weights.
+An exact search compares tiles of some rows with all columns; an approximate search by the library faiss is
+faster beyond some ten thousand elements. A search has no gradient: it selects edges, not their weights.
 """
 
 import warnings
@@ -17,26 +17,26 @@ from setwise.functional import fill_padding
 Search = Literal["auto", "exact", "faiss"]
 
 TILE = 2**22
-"""Distances that an exact search holds at a time: 16 MB of them."""
+"""Distances that an exact search holds at a time: 16 MB."""
 EXACT = 30_000
-"""Elements up to which ``auto`` is exact on a processor, where that takes a few seconds."""
+"""Number of elements up to which ``auto`` is exact on a CPU, where that takes a few seconds."""
 RECALL = 0.95
-"""Share of the true neighbours that an approximate search has to find."""
+"""Minimum share of the true neighbours that an approximate search finds."""
 
 
 def nearest(
     z: Float[Tensor, "b n e"], k: int, mask: Bool[Tensor, "b n"] | None = None, *, search: Search = "auto"
 ) -> Int[Tensor, "b n m"]:
-    """The k nearest elements of each element, itself first, then from near to far; −1 where there are fewer.
+    """The indices of the k nearest elements of each element, itself first, then by distance; −1 if fewer.
 
     Args:
-        z: the elements, each set near the origin (see `setwise.functional.center`).
-        k: how many to find, or m = n if there are fewer places.
-        mask: which elements are real.
-        search: ``exact`` compares all pairs. ``faiss`` builds an index of each set (HNSW) and looks as hard
-            as it takes to find 95 % of the neighbours of a sample; where that would take longer than all
-            pairs do, it compares these. ``auto`` is exact up to 30,000 elements, and on a GPU always; beyond
-            that it is faiss, if that is installed.
+        z: the elements, centred in each set (see `setwise.functional.center`).
+        k: number of neighbours; m = min(k, n).
+        mask: True at real elements.
+        search: ``exact`` compares all pairs. ``faiss`` builds an index of each set (HNSW) and widens its
+            search until it finds 95 % of the neighbours of a sample; it compares all pairs if that is faster.
+            ``auto`` is exact up to 30,000 elements, and always on a GPU; beyond that it uses faiss, if it is
+            installed.
 
     >>> nearest(torch.tensor([[[0.0], [1.0], [3.0]]]), 2).tolist()
     [[[0, 1], [1, 0], [2, 1]]]
@@ -46,8 +46,8 @@ def nearest(
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
     check_search(search)
-    found: Tensor = _nearest(fill_padding(z.detach(), mask), mask, min(k, z.shape[1]), search)
-    return found
+    index: Tensor = _nearest(fill_padding(z.detach(), mask), mask, min(k, z.shape[1]), search)
+    return index
 
 
 def pairs_above(
@@ -61,15 +61,15 @@ def pairs_above(
     """The pairs whose weight in the full graph is δ or more, and the largest weight of each row.
 
     Args:
-        z: embedded elements over σ, each set near the origin.
+        z: embedded elements divided by σ, centred in each set.
         delta: the threshold δ.
-        mask: which elements are real.
-        softmax: see `affinity`, and so for ``temperature``.
+        mask: True at real elements.
+        softmax: see `affinity`.
         temperature: T.
 
     Returns:
-        Where each row begins among the pairs, and the other end of each pair; elements are counted over all
-        sets, i.e. the j-th of set i is n i + j.
+        The position of the first pair of each row, and the column of each pair; elements are numbered over
+        all sets: element j of set i is n i + j.
 
     >>> z = torch.tensor([[[0.0], [1.0], [9.0]]])
     >>> [part.tolist() for part in pairs_above(z, 0.3, softmax=False)]
@@ -80,9 +80,9 @@ def pairs_above(
 
 
 def affinity(squared: Tensor, softmax: bool, temperature: float) -> Tensor:
-    """What the weights of a row are in proportion to: exp((K − 1) / T) or K^(1/T), K = exp(−½ ‖z_i − z_j‖²).
+    """Unnormalised weights of a row: exp((K − 1) / T) or K^(1/T) with K = exp(−½ ‖z_i − z_j‖²).
 
-    For oneself it is one at any temperature, so that the sum of a row neither overflows nor vanishes.
+    An element's affinity to itself is one at any temperature, so that row sums neither overflow nor vanish.
 
     >>> affinity(torch.tensor([0.0, 2.0]), False, 1.0), affinity(torch.tensor([0.0, 2.0]), True, 1.0)
     (tensor([1.0000, 0.3679]), tensor([1.0000, 0.5315]))
@@ -93,7 +93,7 @@ def affinity(squared: Tensor, softmax: bool, temperature: float) -> Tensor:
 
 
 def check_search(search: str) -> None:
-    """Whether this search can be made here; if not, why."""
+    """Raise if the search is unknown or its package is not installed."""
     if search not in get_args(Search):
         raise ValueError(f"search must be one of {list(get_args(Search))}, got {search!r}")
     if search == "faiss":
@@ -101,10 +101,10 @@ def check_search(search: str) -> None:
 
 
 def load_faiss() -> Any:
-    """The library of approximate searches, or a word on how to get it."""
+    """Import faiss, or raise with the install command."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # its bindings are of an older fashion
+            warnings.simplefilter("ignore", DeprecationWarning)  # from its bindings
             import faiss
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
@@ -122,8 +122,8 @@ def _nearest(z: Tensor, mask: Tensor | None, k: int, search: str) -> Tensor:
     index = torch.full((b, n, k), -1, device=z.device)
     for i, members in _members(real):
         find = _finder(search, z.device, len(members))
-        found = find(z[i, members], min(k, len(members)))
-        index[i, members, : found.shape[1]] = torch.where(found < 0, -1, members[found])
+        places = find(z[i, members], min(k, len(members)))
+        index[i, members, : places.shape[1]] = torch.where(places < 0, -1, members[places])
     return index
 
 
@@ -163,7 +163,7 @@ def _(
 
 
 def _members(real: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """The number of each set that has elements, and their places."""
+    """The index of each non-empty set, and the places of its real elements."""
     for i, row in enumerate(real):
         members = row.nonzero().squeeze(1)
         if len(members):
@@ -171,7 +171,7 @@ def _members(real: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def _finder(search: str, device: torch.device, n: int) -> Callable[[Tensor, int], Tensor]:
-    """How to find the k nearest elements within one set."""
+    """The function that finds the k nearest elements within one set."""
     if search == "faiss":
         return _approximate
     if search == "auto" and n > EXACT and device.type == "cpu":
@@ -196,12 +196,12 @@ def _tiles(z: Tensor, real: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def _exact(z: Tensor, real: Tensor, k: int) -> Tensor:
-    """All pairs; ±∞ stand for oneself, whom rounding must not move from the first place, and for nobody."""
+    """Compare all pairs; −∞ keeps an element first in its own row, +∞ marks padding."""
     index = torch.empty(*z.shape[:2], k, dtype=torch.long, device=z.device)
     for rows, distances in _tiles(z, real):
         distances[:, :, rows].diagonal(dim1=1, dim2=2).fill_(-torch.inf)
-        found = distances.topk(k, largest=False)
-        index[:, rows] = found.indices.masked_fill_(found.values == torch.inf, -1)
+        closest = distances.topk(k, largest=False)
+        index[:, rows] = closest.indices.masked_fill_(closest.values == torch.inf, -1)
     return index.masked_fill_(~real.unsqueeze(-1), -1)
 
 
@@ -210,8 +210,8 @@ def _exact_alone(z: Tensor, k: int) -> Tensor:
 
 
 def _above(z: Tensor, real: Tensor, delta: float, softmax: bool, temperature: float) -> tuple[Tensor, ...]:
-    """Set, row and column of what is kept; in the order of the rows if these are of one set or one tile."""
-    found = [torch.empty(0, 3, dtype=torch.long, device=z.device)]
+    """Set, row and column of the kept pairs; ordered by row for a single set or tile."""
+    kept_pairs = [torch.empty(0, 3, dtype=torch.long, device=z.device)]
     norms = z.square().sum(-1, keepdim=True)
     for rows, distances in _tiles(z, real):
         distances += norms[:, rows]
@@ -222,18 +222,18 @@ def _above(z: Tensor, real: Tensor, delta: float, softmax: bool, temperature: fl
         kept &= real[:, rows].unsqueeze(-1)
         place = kept.nonzero()
         place[:, 1] += rows.start
-        found.append(place)
-    return torch.cat(found).unbind(1)
+        kept_pairs.append(place)
+    return torch.cat(kept_pairs).unbind(1)
 
 
 def _approximate(z: Tensor, k: int) -> Tensor:
-    """By a graph in which one walks from near to nearer (HNSW), the wider the more neighbours it missed."""
+    """Search by a navigable graph (HNSW), widened until the recall suffices."""
     faiss = load_faiss()
     points = z.float().contiguous().cpu().numpy()
     n = len(points)
     index = faiss.IndexHNSWFlat(points.shape[1], 24)
     threads = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)  # several would make a different index each time
+    faiss.omp_set_num_threads(1)  # several threads would build a different index each time
     try:
         index.add(points)
     finally:
@@ -249,7 +249,7 @@ def _approximate(z: Tensor, k: int) -> Tensor:
         width *= 2
         if width > max(256, n // 256):  # as slow as all pairs
             return _exact_alone(z, k)
-    found = torch.from_numpy(index.search(points, k)[1]).to(z.device)
+    neighbours = torch.from_numpy(index.search(points, k)[1]).to(z.device)
     own = torch.arange(n, device=z.device).unsqueeze(1)
-    others = found.gather(1, (found == own).int().argsort(dim=1, stable=True))[:, : k - 1]
+    others = neighbours.gather(1, (neighbours == own).int().argsort(dim=1, stable=True))[:, : k - 1]
     return torch.cat([own, others], dim=1)

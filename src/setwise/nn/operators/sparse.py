@@ -1,9 +1,9 @@
-"""Sparse graphs: who listens to few others.
+"""Sparse graphs: weights as a list of edges, row by row.
 
-Their weights are a list of edges, row by row. With C the matrix of some numbers c_ij on these edges, all that
-is done with them takes time in proportion to the edges and keeps nothing that is larger than n × d:
-C x, the products ⟨a_i, b_j⟩ along the edges, and the squared distances ‖z_i − z_j‖² along them. The gradients
-of the three are the three again, with the edges in either direction.
+With C the matrix of some numbers c_ij on the edges, three operations are needed: C x, the products ⟨a_i, b_j⟩
+along the edges, and the squared distances ‖z_i − z_j‖² along the edges. Their time is proportional to the
+number of edges, and they store nothing larger than n × d. Their gradients are the same three operations, with
+the edges in either direction.
 """
 
 from collections.abc import Callable
@@ -16,21 +16,22 @@ from torch.nn.functional import embedding_bag
 
 from setwise.functional import center
 from setwise.nn.blocks import check_norm
-from setwise.nn.graph import Encoded
+from setwise.nn.graph import LatentGraph, LearnedGraph
+from setwise.nn.kernel import Encoded
 from setwise.nn.operators.base import Weights
 
 CHUNK = 2**18
-"""Numbers that are gathered along the edges at a time."""
+"""Numbers gathered along the edges at a time."""
 
 
 @torch.library.custom_op("setwise::edge_sum", mutates_args=())
 def edge_sum(x: Tensor, values: Tensor, offsets: Tensor, columns: Tensor) -> Tensor:
-    """C x: what each row hears along its edges, Σ_j c_ij x_j.
+    """C x: the sum Σ_j c_ij x_j over the edges of each row.
 
     Args:
         x: features of the columns ``[m, d]``.
         values: c ``[edges]``.
-        offsets: where each row begins among the edges, and the end of the last ``[rows + 1]``.
+        offsets: position of the first edge of each row, and the number of edges ``[rows + 1]``.
         columns: j of each edge.
 
     >>> x, values = torch.tensor([[1.0], [10.0]]), torch.tensor([0.5, 0.5, 2.0])
@@ -56,7 +57,7 @@ def edge_products(a: Tensor, b: Tensor, offsets: Tensor, columns: Tensor) -> Ten
 
 @torch.library.custom_op("setwise::edge_distances", mutates_args=())
 def edge_distances(z: Tensor, offsets: Tensor, columns: Tensor) -> Tensor:
-    """‖z_i − z_j‖² along each edge, from the differences themselves: a small one is as exact as a large one.
+    """‖z_i − z_j‖² along each edge, from the differences: small distances are as accurate as large ones.
 
     >>> z = torch.tensor([[1.0], [3.0]])
     >>> edge_distances(z, torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1])).tolist()
@@ -68,7 +69,7 @@ def edge_distances(z: Tensor, offsets: Tensor, columns: Tensor) -> Tensor:
 def _along_edges(
     function: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, offsets: Tensor, columns: Tensor
 ) -> Tensor:
-    """Σ_d f(a_id, b_jd) for the edges, some at a time."""
+    """Σ_d f(a_id, b_jd) for the edges, in chunks."""
     out = a.new_empty(len(columns))
     step = max(1, CHUNK // max(1, a.shape[1]))
     parts = (part.split(step) for part in (rows_of(offsets, columns), columns, out))
@@ -89,7 +90,7 @@ def rows_of(offsets: Int[Tensor, " offsets"], columns: Int[Tensor, " edges"]) ->
 def row_sums(
     values: Float[Tensor, " edges"], rows: Int[Tensor, " edges"], offsets: Int[Tensor, " offsets"]
 ) -> Float[Tensor, " rows"]:
-    """Σ_j c_ij of each row.
+    """The sum Σ_j c_ij of each row.
 
     >>> row_sums(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 0, 2]), torch.tensor([0, 2, 2, 3])).tolist()
     [3.0, 0.0, 4.0]
@@ -100,7 +101,7 @@ def row_sums(
 def transposed(
     offsets: Int[Tensor, " offsets"], columns: Int[Tensor, " edges"], m: int
 ) -> tuple[Int[Tensor, " edges"], Int[Tensor, " reverse"], Int[Tensor, " edges"]]:
-    """The same edges column by column: their new order, where each of the m columns begins, and their rows.
+    """The same edges column by column: their new order, the start of each of the m columns, and their rows.
 
     >>> [part.tolist() for part in transposed(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 0]), 2)]
     [[0, 2, 1], [0, 2, 3], [0, 1, 0]]
@@ -111,7 +112,7 @@ def transposed(
 
 
 def _transposed_sum(x: Tensor, values: Tensor, offsets: Tensor, columns: Tensor, m: int) -> Tensor:
-    """Cᵀ x: many times faster than the gradient that embedding_bag has for itself."""
+    """Cᵀ x: many times faster than the gradient of embedding_bag."""
     order, begin, rows = transposed(offsets, columns, m)
     out: Tensor = edge_sum(x, values[order], begin, rows)
     return out
@@ -133,21 +134,26 @@ def _sum_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None
     )
 
 
-def _product_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+def _product_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
     a, b, offsets, columns = ctx.saved_tensors
+    need_a, need_b, _, _ = ctx.needs_input_grad
     grad = grad.contiguous()
-    heard = _transposed_sum(a, grad, offsets, columns, b.shape[0])
-    return edge_sum(b, grad, offsets, columns), heard, None, None
+    return (
+        edge_sum(b, grad, offsets, columns) if need_a else None,
+        _transposed_sum(a, grad, offsets, columns, b.shape[0]) if need_b else None,
+        None,
+        None,
+    )
 
 
 def _distance_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-    """∂z_i = 2 Σ_j (c_ij + c_ji) (z_i − z_j), with the sums of c from a column of ones beside z."""
+    """∂z_i = 2 Σ_j (c_ij + c_ji) (z_i − z_j), with the sums of c from a column of ones appended to z."""
     z, offsets, columns = ctx.saved_tensors
     grad = grad.contiguous()
     wide = torch.cat([z, torch.ones_like(z[:, :1])], dim=1)
-    heard = edge_sum(wide, grad, offsets, columns)
-    heard = heard + _transposed_sum(wide, grad, offsets, columns, z.shape[0])
-    return 2 * (heard[:, -1:] * z - heard[:, :-1]), None, None
+    sums = edge_sum(wide, grad, offsets, columns)
+    sums = sums + _transposed_sum(wide, grad, offsets, columns, z.shape[0])
+    return 2 * (sums[:, -1:] * z - sums[:, :-1]), None, None
 
 
 edge_sum.register_fake(lambda x, values, offsets, columns: x.new_empty(offsets.shape[0] - 1, x.shape[1]))
@@ -161,14 +167,14 @@ edge_distances.register_autograd(_distance_gradients, setup_context=_keep)
 class SparseWeights(Weights):
     """Weights W as a list of edges, in O(edges) memory; ``W @ x`` takes O(edges · d) time.
 
-    The elements are counted over all sets: the j-th of set i is n i + j.
+    Elements are numbered over all sets: element j of set i is n i + j.
 
     Args:
-        offsets: where each of the b n rows begins among the edges, and the end of the last.
-        columns: whom the row listens to, for each edge.
-        values: how much; in single precision or better.
+        offsets: position of the first edge of each of the b n rows, and the number of edges.
+        columns: the neighbour j of each edge.
+        values: the weight w_ij of each edge, in single precision or better.
         shape: ``(b, n, n)``.
-        dtype: of the features that the weights are for.
+        dtype: type of the features.
 
     >>> offsets, columns = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1])
     >>> values = torch.tensor([0.5, 0.5, 1.0])
@@ -203,21 +209,21 @@ class SparseWeights(Weights):
 
     @property
     def nnz(self) -> int:
-        """How many edges there are, those of zero weight included."""
+        """Number of edges, including those of zero weight."""
         return self.columns.shape[0]
 
     @property
     def rows(self) -> Int[Tensor, " edges"]:
-        """Who listens, for each edge."""
+        """The row i of each edge."""
         return rows_of(self.offsets, self.columns)
 
     def edges(self) -> tuple[Int[Tensor, "2 edges"], Float[Tensor, " edges"]]:
-        """Who listens to whom, and how much: the edges of positive weight, row by row.
+        """The edges (i, j) of positive weight, row by row, and their weights.
 
-        Elements are counted over all sets; ``index // n`` is the set and ``index % n`` the place in it.
+        Elements are numbered over all sets; ``index // n`` is the set and ``index % n`` the place in it.
         """
-        there = self.values > 0
-        return torch.stack([self.rows, self.columns])[:, there], self.values[there]
+        positive = self.values > 0
+        return torch.stack([self.rows, self.columns])[:, positive], self.values[positive]
 
     def squared_differences(self, x: Float[Tensor, "b n d"]) -> Float[Tensor, " b"]:
         """Σ_ij w_ij ‖x_i − x_j‖² of each set, from the differences along the edges."""
@@ -228,35 +234,34 @@ class SparseWeights(Weights):
         return weighted.new_zeros(b).index_add(0, self.rows // max(n, 1), weighted)
 
     def reweighted(self, x: Float[Tensor, "b n d"], *, p: float, eps: float) -> "SparseWeights":
-        """The graph for messages down a p-norm energy: R_ij ∝ w_ij (‖x_i − x_j‖² + ε²)^(p/2 − 1) for j ≠ i.
+        """The graph of `setwise.nn.pnorm_reweighted`: R_ij ∝ w_ij (‖x_i − x_j‖² + ε²)^(p/2 − 1) for j ≠ i.
 
-        An element keeps its own weight and divides the rest anew among the others that it listens to, as in
-        `setwise.nn.pnorm_reweighted`. Neighbours need not be mutual, and then the energy may rise.
+        The diagonal is unchanged; the rest of each row is divided anew among its edges. The energy may rise
+        if neighbours are not mutual.
         """
         check_norm(p, eps)
         rows = self.rows
         real = row_sums(self.values, rows, self.offsets).view(self.shape[:2]) > 0
         x = center(x.to(torch.promote_types(x.dtype, self.values.dtype)), real)
         squared = edge_distances(x.flatten(0, 1), self.offsets, self.columns)
-        oneself = rows == self.columns
-        others = self.values.masked_fill(oneself, 0)
+        diagonal = rows == self.columns
+        others = self.values.masked_fill(diagonal, 0)
         a = others * (squared + eps**2).pow(p / 2 - 1)
         total = row_sums(a, rows, self.offsets)
-        rest = row_sums(others, rows, self.offsets) / (total + (total == 0))  # 0 where one hears no other
-        values = torch.where(oneself, self.values, rest[rows] * a)
+        rest = row_sums(others, rows, self.offsets) / (total + (total == 0))  # 0 without other edges
+        values = torch.where(diagonal, self.values, rest[rows] * a)
         return SparseWeights(self.offsets, self.columns, values, shape=self.shape, dtype=self.dtype)
 
 
 class SparseGraph(nn.Module):
-    """Another graph with its weak edges removed.
+    """A dense graph with its weak edges removed.
 
     Args:
-        graph: the graph to thin out.
+        graph: a graph that returns a matrix.
         rule: ``W → W``, e.g. ``partial(sparsify, delta=0.01)`` or ``partial(top_k, k=16)``.
 
     >>> from functools import partial
     >>> from setwise.functional import top_k
-    >>> from setwise.nn.graph import LatentGraph
     >>> W = SparseGraph(LatentGraph(3), partial(top_k, k=2))(torch.randn(1, 5, 3))
     >>> (W > 0).sum(-1)
     tensor([[2, 2, 2, 2, 2]])
@@ -264,6 +269,10 @@ class SparseGraph(nn.Module):
 
     def __init__(self, graph: nn.Module, rule: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
+        if isinstance(graph, LearnedGraph) and not isinstance(graph, LatentGraph):
+            raise TypeError(
+                f"SparseGraph needs a graph with a matrix, such as LatentGraph, got {type(graph).__name__}"
+            )
         self.graph = graph
         self.rule = rule
 
@@ -272,7 +281,7 @@ class SparseGraph(nn.Module):
         return self.rule(self.graph(x, mask))
 
     def initialize_bandwidth(self, x: Encoded, mask: Bool[Tensor, "b n"] | None = None) -> "SparseGraph":
-        """Start the bandwidth of the graph inside, if it has one."""
+        """Initialise the bandwidth of the inner graph, if it has one."""
         start = getattr(self.graph, "initialize_bandwidth", None)
         if callable(start):
             start(x, mask)

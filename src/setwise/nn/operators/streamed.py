@@ -1,27 +1,28 @@
-"""The latent graph without its matrix: the same weights in tiles, made when needed and thrown away.
+"""The latent graph without its matrix: tiles of the matrix are computed when needed and discarded.
 
-With z scaled by 1/σ and s_ij = −½ ‖z_i − z_j‖², both normalisations of a Gaussian kernel are of one form:
+With z scaled by 1/σ and s_ij = −½ ‖z_i − z_j‖², both normalisations of a Gaussian kernel have one form:
 W = F / (F 1), where F_ij = exp(exp(s_ij)) is the paper's softmax(K) and F_ij = exp(s_ij) the kernel divided
-by its row sums. F is symmetric, so each tile serves both its rows and its columns, and F x with a column of
-ones beside x is all that is needed. A block keeps nothing but its x: a tile is cheaper to make anew than to
-fetch from memory, so that at ten thousand elements this is even faster than the dense graph.
+by its row sums. F is symmetric, so each tile serves both its rows and its columns, and W x needs only
+F [x, 1]. A block stores only its x: recomputing a tile is cheaper than reading it from memory, so that this
+is faster than the dense graph at ten thousand elements.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import combinations_with_replacement
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from setwise.functional import fill_padding, row_normalize
-from setwise.nn.graph import Encoded, LatentGraph
-from setwise.nn.operators.base import Weights, normal_form, scaled
+from setwise.nn.graph import LearnedGraph, Normalize
+from setwise.nn.kernel import DeepKernel, Encoded, KernelOptions, deep_kernel
+from setwise.nn.operators.base import Weights, gaussian_form
 
 TILE = 768
-"""Elements along each side of a tile: some three tiles at a time fit into a processor's cache."""
+"""Elements along each side of a tile: about three tiles fit into a processor's cache."""
 
 
 @torch.library.custom_op("setwise::kernel_product", mutates_args=())
@@ -29,7 +30,7 @@ def kernel_product(z: Tensor, x: Tensor, softmax: bool, temperature: float) -> T
     """F x for x [b, n, d] and z [b, n, e], in O(n (d + e)) memory.
 
     Args:
-        z: embedded elements over σ.
+        z: embedded elements divided by σ.
         x: features, zero at padding.
         softmax: whether F is exp(K / T), up to a factor, or K^(1 / T).
         temperature: T.
@@ -50,7 +51,7 @@ def kernel_product(z: Tensor, x: Tensor, softmax: bool, temperature: float) -> T
 
 @torch.library.custom_op("setwise::kernel_product_backward", mutates_args=())
 def _backward(grad: Tensor, z: Tensor, x: Tensor, softmax: bool, temperature: float) -> tuple[Tensor, Tensor]:
-    """The gradients to z and x: ∂x = F g and ∂z_i = Σ_j F'_ij (⟨g_i, x_j⟩ + ⟨g_j, x_i⟩) (z_j − z_i)."""
+    """The gradients of z and x: ∂x = F g and ∂z_i = Σ_j F'_ij (⟨g_i, x_j⟩ + ⟨g_j, x_i⟩) (z_j − z_i)."""
     e = z.shape[-1]
     grad_x, sums = torch.zeros_like(x), z.new_zeros(*z.shape[:-1], e + 1)
     with torch.autocast(x.device.type, enabled=False):
@@ -73,28 +74,28 @@ def _backward(grad: Tensor, z: Tensor, x: Tensor, softmax: bool, temperature: fl
 
 
 def _factors(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Two matrices whose product is s: −½ ‖z_i − z_j‖² = [z_i, −½ ‖z_i‖², 1] · [z_j, 1, −½ ‖z_j‖²]."""
+    """Two matrices with the product s: −½ ‖z_i − z_j‖² = [z_i, −½ ‖z_i‖², 1] · [z_j, 1, −½ ‖z_j‖²]."""
     half = -0.5 * z.square().sum(-1, keepdim=True)
     one = torch.ones_like(half)
     return torch.cat([z, half, one], dim=-1), torch.cat([z, one, half], dim=-1)
 
 
 def _weigh(s: Tensor, diagonal: bool, softmax: bool, temperature: float) -> tuple[Tensor, Tensor | None]:
-    """F in the place of s, and what T F' / F is unless it is one."""
-    s.clamp_(max=0)  # above zero is a rounding error
+    """F, computed in place of s, and T F' / F (None if it is one)."""
+    s.clamp_(max=0)  # a positive value is a rounding error
     if diagonal:
         s.diagonal(dim1=-2, dim2=-1).zero_()
     if not softmax:
         return (s if temperature == 1 else s.div_(temperature)).exp_(), None
     K = s.exp_()
-    # K − 1 instead of K: a low temperature must not overflow, and a common factor cancels out of W.
+    # K − 1 instead of K avoids overflow at low temperatures; the common factor cancels in W.
     return (K.exp() if temperature == 1 else K.sub(1).div_(temperature).exp_()), K
 
 
 def _tiles(b: int, n: int) -> Iterator[tuple[slice, slice, slice]]:
-    """The tiles on and above the diagonal: which sets, which rows, which columns."""
+    """The tiles on and above the diagonal: sets, rows, columns."""
     together = max(1, TILE**2 // max(n, 1) ** 2)
-    side = math.ceil(n / max(1, math.ceil(n / TILE))) or 1  # all alike: a narrow last one would waste time
+    side = math.ceil(n / max(1, math.ceil(n / TILE))) or 1  # equal sizes: a narrow last tile would waste time
     parts = [slice(start, min(start + side, n)) for start in range(0, n, side)]
     for start in range(0, b, together):
         for rows, columns in combinations_with_replacement(parts, 2):
@@ -121,14 +122,14 @@ kernel_product.register_autograd(_gradients, setup_context=_setup)
 
 
 class StreamedWeights(Weights):
-    """What `StreamedGraph` returns.
+    """The weights of a `StreamedGraph`.
 
     Args:
-        z: embedded elements over σ, near the origin and zero at padding.
-        mask: which elements are real.
-        softmax: see `kernel_product`, and so for ``temperature``.
+        z: embedded elements divided by σ, centred, zero at padding: see `DeepKernel.scaled`.
+        mask: True at real elements.
+        softmax: see `kernel_product`.
         temperature: T.
-        dtype: what the weights stand for in products.
+        dtype: type of the features.
     """
 
     def __init__(
@@ -156,42 +157,35 @@ class StreamedWeights(Weights):
         return fill_padding(sums[..., :-1] / (total + (total == 0)), self.mask).to(x.dtype)
 
 
-class StreamedGraph(LatentGraph):
-    """`LatentGraph` in O(n) memory: the same parameters, the same weights, but never written out.
+class StreamedGraph(LearnedGraph):
+    """`LatentGraph` in O(n) memory: the same parameters and weights, but the matrix is never written out.
 
-    Exact up to rounding, for the Gaussian kernel. Twice differentiable it is not.
+    Exact up to rounding, for the Gaussian kernel. No second derivatives.
 
     Args:
-        in_dim: features of an encoded element (d_i).
+        in_dim: features of an encoded element (d_i), or a `DeepKernel`.
         hidden: widths of the layers of the embedding (d_m, d_o).
-        activation: of both layers.
-        sigma: bandwidth to start from.
         normalize: `row_normalize` or `row_softmax`; ``partial(…, temperature=T)`` of either.
+        **options: ``activation`` and ``sigma`` of the `DeepKernel`.
 
-    >>> dense, streamed, x = LatentGraph(3), StreamedGraph(3), torch.randn(2, 5, 3)
-    >>> _ = streamed.load_state_dict(dense.state_dict())
-    >>> torch.allclose(streamed(x) @ x, dense(x) @ x, atol=1e-6)
+    >>> from setwise.nn.graph import LatentGraph
+    >>> kernel, x = DeepKernel(3), torch.randn(2, 5, 3)
+    >>> torch.allclose(StreamedGraph(kernel)(x) @ x, LatentGraph(kernel)(x) @ x, atol=1e-6)
     True
     """
 
     def __init__(
         self,
-        in_dim: int,
-        hidden: tuple[int, ...] = (64, 128),
+        in_dim: int | DeepKernel,
+        hidden: tuple[int, ...] | None = None,
         *,
-        activation: str = "relu",
-        sigma: float = 1.0,
-        normalize: Callable[[Tensor, Tensor | None], Tensor] = row_normalize,
+        normalize: Normalize = row_normalize,
+        **options: Unpack[KernelOptions],
     ) -> None:
-        super().__init__(in_dim, hidden, activation=activation, sigma=sigma, normalize=normalize)
-        self.softmax, self.temperature = normal_form(normalize)
+        super().__init__(deep_kernel(in_dim, hidden, **options), normalize)
+        self.softmax, self.temperature = gaussian_form(self.kernel, normalize)
 
     def forward(self, x: Encoded, mask: Bool[Tensor, "b n"] | None = None) -> StreamedWeights:
         """The weights W."""
-        return StreamedWeights(
-            scaled(self.embedded(x, mask), self.sigma, mask),
-            mask,
-            softmax=self.softmax,
-            temperature=self.temperature,
-            dtype=x.dtype,
-        )
+        z = self.kernel.scaled(x, mask)
+        return StreamedWeights(z, mask, softmax=self.softmax, temperature=self.temperature, dtype=x.dtype)
