@@ -127,13 +127,3 @@ def refuse_claim(claimed: int, most: int) -> None:
     """Refuse what claims to be larger than it can be, before there is memory for it."""
     if claimed > most:
         raise ValueError(f"expected at most {most:,} bytes in a file of its size, got a claim of {claimed:,}")
-
-
-def shortened(value: Any, most: int = 80) -> str:
-    r"""What somebody else wrote, on one line and not too long for a sentence.
-
-    >>> shortened("two\nlines"), shortened("x" * 1000, 3)
-    ('two lines', 'xxx…')
-    """
-    text = " ".join(str(value).split())
-    return text if len(text) <= most else f"{text[:most]}…"

@@ -1,8 +1,8 @@
-"""Models for other programs: an ONNX file, or a program of `torch.export`.
+"""Export of models to ONNX and `torch.export`.
 
-Both take ``x [batch, elements, in_dim]`` and ``mask [batch, elements]``, True at real elements, for any
-number of sets and elements, and give what the model gives in evaluation mode. Nothing is written before it
-has been compared with the model, on sets of sizes that the exporter has not seen.
+An exported model takes ``x [batch, elements, in_dim]`` and ``mask [batch, elements]``, True at real elements,
+for any number of sets and elements, and returns the outputs of the model in eval mode. A file is written
+only after its outputs have been compared with those of the model on batches of several other sizes.
 """
 
 import copy
@@ -23,20 +23,20 @@ from torch.fx import GraphModule
 
 from setwise._files import write_atomically
 from setwise.nn.graph import LatentGraph
-from setwise.nn.layers import Framed
+from setwise.nn.layers import Rescale, RescaledNetwork
 from setwise.nn.operators.auto import AutoGraph
 from setwise.nn.operators.streamed import StreamedGraph
 
 EXAMPLE = (3, 5)
-"""Sets and elements of the batch that is traced: not one, and not alike, or it would pass for a rule."""
+"""Sets and elements of the traced batch. They differ, and neither is 1, or torch would specialise on them."""
 COMPARED = ((2, 7), (1, 1), (4, 3), (1, 33))
-"""Sets and elements of the batches on which a file is compared with its model."""
+"""Sets and elements of the batches on which an exported model is compared with the model."""
 TOLERANCE = 1e-4
-"""The difference that is allowed, as a share of how far an output ranges, or of a tenth of its size."""
-LARGEST = 2**31
-"""Bytes from which on an ONNX file cannot hold a model."""
+"""Maximum difference, relative to the range of an output or to a tenth of its magnitude."""
+ONNX_LIMIT = 2**31
+"""Maximum size of an ONNX file in bytes."""
 
-Comparison = tuple[Tensor, Tensor, Tensor]  # x, mask, what the model says
+Comparison = tuple[Tensor, Tensor, Tensor]  # x, mask, outputs of the model
 
 
 def to_onnx(
@@ -46,17 +46,16 @@ def to_onnx(
     in_dim: int,
     metadata: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write an ONNX file: ``x`` (float32) and ``mask`` (bool) in, ``out [batch, k]`` out.
+    """Write an ONNX file with inputs ``x`` (float32) and ``mask`` (bool) and the output ``out [batch, k]``.
 
-    Graphs that make their weights in tiles, or in the form that suits the size, become the matrix that they
-    stand for: exact, in O(n²) memory. An empty set is one whose mask is False everywhere; no axis may have
-    length zero.
+    Streamed and automatic graphs are exported as the dense matrix, which is exact and needs O(n²) memory. An
+    empty set is one whose mask is False everywhere; no axis may have length zero.
 
     Args:
-        model: any ``(x, mask) → [b, k]``; it is left as it is.
-        path: where to.
-        in_dim: features of an element.
-        metadata: what else to say in the file, e.g. the names of the classes.
+        model: any module ``(x, mask) → [b, k]``; it is not changed.
+        path: the file to write.
+        in_dim: number of features per element.
+        metadata: additional metadata, e.g. the names of the classes.
 
     >>> from tempfile import TemporaryDirectory
     >>> from onnxruntime import InferenceSession
@@ -71,13 +70,13 @@ def to_onnx(
     metadata = dict(metadata or {})
     for key, value in metadata.items():
         if not (isinstance(key, str) and isinstance(value, str)):
-            raise TypeError(f"metadata must be text under names, got {key!r}: {value!r}")
-    _need_module(model)
+            raise TypeError(f"metadata must map strings to strings, got {key!r}: {value!r}")
+    _check_module(model)
     size = sum(tensor.nbytes for tensor in model.state_dict().values())
-    if size >= LARGEST:
-        raise ValueError(f"an ONNX file holds less than 2 GiB, got a model of {size / 2**30:.1f} GiB")
-    program, comparisons = _traced(model, in_dim)
-    with _quiet(), _explained(model):
+    if size >= ONNX_LIMIT:
+        raise ValueError(f"an ONNX file must be smaller than 2 GiB, got a model of {size / 2**30:.1f} GiB")
+    program, comparisons = _trace(model, in_dim)
+    with _silence(), _explain_errors(model):
         exported: Any = torch.onnx.export(
             program, dynamo=True, input_names=["x", "mask"], output_names=["out"], verbose=False
         )
@@ -86,22 +85,22 @@ def to_onnx(
     data: bytes = proto.SerializeToString()
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
-    with _explained(model):
+    with _explain_errors(model):
         session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
     def run(x: Tensor, mask: Tensor) -> Tensor:
         return torch.from_numpy(session.run(["out"], {"x": x.numpy(), "mask": mask.numpy()})[0])
 
-    return _written(path, data, run, comparisons)
+    return _write_if_equal(path, data, run, comparisons)
 
 
 def to_torch_export(model: nn.Module, path: str | os.PathLike[str], *, in_dim: int) -> Path:
-    """Write a program of `torch.export`, for `torch.export.load` or to be compiled ahead of time.
+    """Write a `torch.export` program, for `torch.export.load` or ahead-of-time compilation.
 
     Args:
-        model: see `to_onnx`, and so for all others.
-        path: where to, mostly ``….pt2``.
-        in_dim: features of an element.
+        model: any module ``(x, mask) → [b, k]``; it is not changed.
+        path: the file to write, usually ``….pt2``.
+        in_dim: number of features per element.
 
     >>> from tempfile import TemporaryDirectory
     >>> from setwise import DeepSets
@@ -111,16 +110,16 @@ def to_torch_export(model: nn.Module, path: str | os.PathLike[str], *, in_dim: i
     >>> program.module()(torch.zeros(1, 40, 3), torch.ones(1, 40, dtype=torch.bool)).shape
     torch.Size([1, 2])
     """
-    _need_module(model)
-    program, comparisons = _traced(model, in_dim)
-    with _quiet(), _explained(model):
+    _check_module(model)
+    program, comparisons = _trace(model, in_dim)
+    with _silence(), _explain_errors(model):
         torch.export.save(program, file := io.BytesIO())
         run = torch.export.load(io.BytesIO(file.getvalue())).module()
-    return _written(path, file.getvalue(), run, comparisons)
+    return _write_if_equal(path, file.getvalue(), run, comparisons)
 
 
-class _Inside(nn.Module):
-    """A model one level down: at the top, a part named ``graph`` would hide the graph of the program."""
+class _Wrapper(nn.Module):
+    """Wraps a model, because a submodule ``graph`` at the top level would hide the graph of the program."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -131,47 +130,52 @@ class _Inside(nn.Module):
         return out
 
 
-def _need_module(model: Any) -> None:
+def _check_module(model: Any) -> None:
     if not isinstance(model, nn.Module):
-        hint = ": its module_ is one" if hasattr(model, "module_") else ""
+        hint = "; pass its module_" if hasattr(model, "module_") else ""
         raise TypeError(f"model must be a torch module, got {type(model).__name__}{hint}")
 
 
-def _traced(model: nn.Module, in_dim: int) -> tuple[ExportedProgram, list[Comparison]]:
-    """The model as a program for any number of sets and elements, and what to compare it with."""
+def _trace(model: nn.Module, in_dim: int) -> tuple[ExportedProgram, list[Comparison]]:
+    """Export the model for any number of sets and elements, with batches and outputs to compare."""
     if in_dim < 1:
         raise ValueError(f"in_dim must be at least 1, got {in_dim}")
-    inside = _in_single_precision(_Inside(copy.deepcopy(model)).cpu().eval().requires_grad_(False))
+    wrapper = _in_single_precision(_Wrapper(copy.deepcopy(model)).cpu().eval().requires_grad_(False))
     with torch.no_grad():
-        comparisons = [(x, mask, _said(inside.model, x, mask)) for x, mask in _compared(inside.model, in_dim)]
-        _write_out(inside)
+        batches = _random_batches(wrapper.model, in_dim)
+        comparisons = [(x, mask, _outputs(wrapper.model, x, mask)) for x, mask in batches]
+        _use_dense_graphs(wrapper)
         x, mask = torch.zeros(*EXAMPLE, in_dim, dtype=torch.float32), torch.ones(EXAMPLE, dtype=torch.bool)
         axes = {0: Dim("batch", min=1), 1: Dim("elements", min=1)}
-        with _quiet(), _explained(model):
+        with _silence(), _explain_errors(model):
             try:
-                program = torch.export.export(inside, (x, mask), dynamic_shapes=(axes, axes), strict=False)
-            except Exception as error:  # exporters fail in any way there is
-                try:  # the stricter way follows len(x) as well, but knows fewer modules
-                    program = torch.export.export(inside, (x, mask), dynamic_shapes=(axes, axes), strict=True)
-                except Exception:  # the first error is the one to tell
+                program = torch.export.export(wrapper, (x, mask), dynamic_shapes=(axes, axes), strict=False)
+            except Exception as error:  # exporters can raise anything
+                try:  # strict mode also supports len(x), but fewer modules
+                    program = torch.export.export(
+                        wrapper, (x, mask), dynamic_shapes=(axes, axes), strict=True
+                    )
+                except Exception:  # report the first error
                     raise error from None
     for part in program.graph_module.modules():
         for node in part.graph.nodes if isinstance(part, GraphModule) else ():
-            node.meta.pop("stack_trace", None)  # which tells where on this computer the code is
+            node.meta.pop("stack_trace", None)  # contains local paths
     return program, comparisons
 
 
-def _in_single_precision(model: _Inside) -> _Inside:
-    """The model as most programs run it; units stay as exact as they were."""
+def _in_single_precision(model: _Wrapper) -> _Wrapper:
+    """Cast weights and buffers to float32, except the statistics that rescale inputs and outputs."""
+    networks = [part for part in model.modules() if isinstance(part, RescaledNetwork)]
+    exact = {id(part) for network in networks for part in network.children() if isinstance(part, Rescale)}
     for part in model.modules():
         for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False)):
-            if tensor.is_floating_point() and not isinstance(part, Framed):
+            if tensor.is_floating_point() and id(part) not in exact:
                 tensor.data = tensor.data.float()
     return model
 
 
-def _write_out(model: nn.Module) -> None:
-    """Let the matrix stand wherever a graph makes the same weights in tiles, or chooses among its forms."""
+def _use_dense_graphs(model: nn.Module) -> None:
+    """Replace streamed and automatic graphs by equivalent dense ones."""
     for part in list(model.modules()):
         for name, graph in part._modules.items():
             if isinstance(graph, AutoGraph | StreamedGraph):
@@ -180,13 +184,13 @@ def _write_out(model: nn.Module) -> None:
                 part._modules[name] = dense
 
 
-def _compared(model: nn.Module, in_dim: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches to compare on: one set in full, or several with padding of NaN, the last of them empty."""
+def _random_batches(model: nn.Module, in_dim: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches to compare on: one set without padding, or several with NaN padding, the last one empty."""
     generator = torch.Generator().manual_seed(0)
     for sets, elements in COMPARED:
         x = torch.randn(sets, elements, in_dim, generator=generator, dtype=torch.float32, device="cpu")
-        if isinstance(model, Framed) and len(model.mean) == in_dim:
-            x = (model.mean + model.std * x).float()
+        if isinstance(model, RescaledNetwork) and len(model.inputs.mean) == in_dim:
+            x = model.inputs.inverse(x).float()
         mask = torch.ones(sets, elements, dtype=torch.bool)
         if sets > 1:
             mask[:, 1:] = torch.rand(sets, elements - 1, generator=generator) < 0.5
@@ -194,55 +198,55 @@ def _compared(model: nn.Module, in_dim: int) -> Iterator[tuple[Tensor, Tensor]]:
         yield x.masked_fill(~mask.unsqueeze(-1), torch.nan), mask
 
 
-def _said(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
-    """What the model says to a batch, if it keeps to the form that is asked for."""
-    wanted = f"{type(model).__name__} must take (x [b, n, {x.shape[-1]}], mask [b, n]) and give [b, k]"
+def _outputs(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+    """The outputs of the model for a batch, checked."""
+    expected = f"{type(model).__name__} must take (x [b, n, {x.shape[-1]}], mask [b, n]) and return [b, k]"
     try:
         out = model(x, mask)
     except (RuntimeError, TypeError) as error:
-        raise ValueError(f"{wanted}, got an error: {_first_line(error)}") from error
+        raise ValueError(f"{expected}, got an error: {_first_line(error)}") from error
     if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != len(x):
         got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        raise ValueError(f"{wanted}, got {got} for {len(x)} sets")
+        raise ValueError(f"{expected}, got {got} for {len(x)} sets")
     if mask.all() and not out.isfinite().all():
-        raise ValueError(f"{wanted} that are finite, got NaN or infinite ones for random sets")
+        raise ValueError(f"{expected} with finite outputs, got NaN or infinity for random sets")
     return out
 
 
-def _written(
+def _write_if_equal(
     path: str | os.PathLike[str],
     data: bytes,
     run: Callable[[Tensor, Tensor], Tensor],
     comparisons: list[Comparison],
 ) -> Path:
-    """Write what was exported, unless it says something else than the model."""
-    all_said = torch.cat([said for _, _, said in comparisons]).nan_to_num(0, 0, 0)
-    range_of = torch.maximum(all_said.amax(0) - all_said.amin(0), all_said.abs().amax(0) / 10)
-    range_of += range_of == 0
-    for x, mask, said in comparisons:
+    """Write the exported model if its outputs equal those of the model up to rounding."""
+    outputs = torch.cat([expected for _, _, expected in comparisons]).nan_to_num(0, 0, 0)
+    scale = torch.maximum(outputs.amax(0) - outputs.amin(0), outputs.abs().amax(0) / 10)
+    scale += scale == 0
+    for x, mask, expected in comparisons:
         sizes = f"{x.shape[0]} sets of {x.shape[1]} elements"
         try:
             with torch.no_grad():
-                found = run(x, mask)
-        except Exception as error:  # another runtime fails in its own ways
+                got = run(x, mask)
+        except Exception as error:  # runtimes can raise anything
             raise ValueError(f"the exported model fails for {sizes}: {_first_line(error)}") from error
-        if found.shape != said.shape:
+        if got.shape != expected.shape:
             raise ValueError(
-                f"the exported model must give {list(said.shape)} for {sizes}, got {list(found.shape)}"
+                f"the exported model must return {list(expected.shape)} for {sizes}, got {list(got.shape)}"
             )
-        alike = (found == said) | (found.isnan() & said.isnan())
-        shares = ((found - said).abs() / range_of).masked_fill(alike, 0).nan_to_num(torch.inf, torch.inf)
-        if shares.max() > TOLERANCE:
+        equal = (got == expected) | (got.isnan() & expected.isnan())
+        deviation = ((got - expected).abs() / scale).masked_fill(equal, 0).nan_to_num(torch.inf, torch.inf)
+        if deviation.max() > TOLERANCE:
             raise ValueError(
                 f"the exported model must differ from the model by at most {TOLERANCE:g} of the range of an "
-                f"output, got {shares.max():.2g} for {sizes}"
+                f"output, got {deviation.max():.2g} for {sizes}"
             )
     write_atomically(Path(path), data)
     return Path(path)
 
 
 def _tidy(proto: Any) -> Any:
-    """Name the axes, and leave out what the exporter noted about its way there."""
+    """Name the axes, and remove the metadata of the exporter."""
     values = [*proto.graph.input, *proto.graph.output]
     x = proto.graph.input[0].type.tensor_type.shape.dim
     names = {x[0].dim_param: "batch", x[1].dim_param: "elements"}
@@ -261,13 +265,13 @@ def _required(package: str) -> Any:
         return import_module(package)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"an ONNX file needs the {package} package: pip install 'setwise[export]'"
+            f"exporting to ONNX needs the {package} package: pip install 'setwise[export]'"
         ) from error
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the warnings and notes that exporters have about themselves; errors are exceptions."""
+def _silence() -> Iterator[None]:
+    """Silence warnings and log messages of the exporters; errors are still raised."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -280,11 +284,11 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _explained(model: nn.Module) -> Iterator[None]:
-    """Errors of an exporter in one sentence: their first cause, and whose they are."""
+def _explain_errors(model: nn.Module) -> Iterator[None]:
+    """Raise errors of an exporter as one sentence with the name of the model and the first cause."""
     try:
         yield
-    except Exception as error:  # exporters fail in any way there is
+    except Exception as error:  # exporters can raise anything
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__

@@ -807,7 +807,7 @@ def test_what_is_no_run_and_no_model_is_told_in_a_sentence(gaussian: Path, tmp_p
         (gaussian.parent.parent, None, FileNotFoundError, f"but one is in {gaussian}$"),
         (gaussian, tmp_path, ValueError, "a run knows its own data"),
         (gaussian / "checkpoint.pt", None, ValueError, f"is a part of a run: explore {gaussian}$"),
-        (Path(__file__), None, ValueError, "is no model file that can be read"),
+        (Path(__file__), None, ValueError, "is not a setwise model"),
     ):
         with pytest.raises(error, match=expected):
             write_page(source, data, out)

@@ -144,7 +144,7 @@ def _about(estimator: Estimator) -> tuple[tuple[str, str], ...]:
     """What there is to know of the model."""
     module = estimator.module_
     facts = [
-        ("Features of an element", f"{len(module.mean):,}"),
+        ("Features of an element", f"{len(module.inputs.mean):,}"),
         ("Epochs", f"{estimator.n_iter_:,}"),
         ("Parameters", f"{sum(p.numel() for p in module.parameters()):,}"),
     ]

@@ -20,15 +20,13 @@ from setwise.sets import SetBatch
 from setwise.training.checkpoint import CHECKPOINT, load_checkpoint, trained_weights
 from setwise.training.config import Training
 from setwise.training.loop import outputs
-from setwise.training.sampler import ElementBudgetSampler
+from setwise.training.sampler import EVALUATION_ELEMENTS, ElementBudgetSampler
 from setwise.training.seeding import generator
 
 TESTED = 500
 """Test sets to count mistakes over, at most."""
 ELEMENTS = 200_000
 """Elements that they have together, at most."""
-AT_ONCE = 2_048
-"""Elements, padding included, that go through a model at once."""
 
 _VARIANT = re.compile(r".*_seed-(?P<seed>\d+)")
 
@@ -143,7 +141,9 @@ def _outputs(model: nn.Module, exhibits: Sequence[ExampleSet]) -> Float[Tensor, 
     """The raw outputs, in order; sets of similar size go through the model together."""
     if not exhibits:
         return torch.zeros(0, 1)
-    batches = list(ElementBudgetSampler([len(e.x) for e in exhibits], elements=AT_ONCE, shuffle=False))
+    batches = list(
+        ElementBudgetSampler([len(e.x) for e in exhibits], elements=EVALUATION_ELEMENTS // 2, shuffle=False)
+    )
     y = torch.tensor([e.y for e in exhibits])
     out, _ = outputs(model, ((SetBatch.from_list([exhibits[i].x for i in b]), y[b]) for b in batches))
     return out[torch.tensor([i for batch in batches for i in batch]).argsort()]
