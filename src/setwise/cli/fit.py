@@ -285,7 +285,7 @@ def _splits(
     splitter = StratifiedKFold if groups is None else StratifiedGroupKFold
     folded = splitter(min(folds, most), shuffle=True, random_state=seed).split(index, classes, groups)
     splits = [(train, test) for train, test in folded]
-    if classes.any() and any(np.ptp(classes[train]) == 0 for train, _ in splits):
+    if groups is not None and classes.any() and any(np.ptp(classes[train]) == 0 for train, _ in splits):
         raise ValueError(
             "expected groups such that the training sets of every fold have two classes, "
             f"got {len(np.unique(groups))} groups for {len(splits)} folds"

@@ -11,11 +11,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from jaxtyping import Float
-from sklearn.base import BaseEstimator
-from sklearn.model_selection import train_test_split
-from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from setwise import collectives
@@ -34,6 +29,15 @@ from setwise.training.config import Training
 from setwise.training.loop import fit, flush_denormals, outputs
 from setwise.training.progress import NoProgress, ProgressBar
 from setwise.training.seeding import generator
+
+try:
+    from sklearn.base import BaseEstimator
+    from sklearn.model_selection import train_test_split
+    from sklearn.utils import check_random_state
+    from sklearn.utils._param_validation import Interval, StrOptions
+    from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
+except ImportError as error:
+    raise ModuleNotFoundError("the estimators need scikit-learn: pip install 'setwise[sklearn]'") from error
 
 Network = Callable[[int, int], nn.Module]
 """Builds a network ``(x, mask) → [b, k]`` from the number of features and the number of outputs."""

@@ -19,14 +19,13 @@ from setwise.estimators.base import (
 from setwise.sets import Sets
 from setwise.tasks import Binary, Classes, Labels
 
-try:
-    from sklearn.base import ClassifierMixin
-    from sklearn.utils import compute_sample_weight
-    from sklearn.utils._param_validation import StrOptions
-    from sklearn.utils.multiclass import check_classification_targets, type_of_target
-    from sklearn.utils.validation import check_is_fitted, column_or_1d
-except ImportError as error:
-    raise ModuleNotFoundError("the estimators need scikit-learn: pip install 'setwise[sklearn]'") from error
+# estimators.base must come first: it reports a missing scikit-learn.
+# isort: split
+from sklearn.base import ClassifierMixin
+from sklearn.utils import compute_sample_weight
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 MAX_NAME = 2**16
 """Maximum size in bytes of a class name in a model file."""

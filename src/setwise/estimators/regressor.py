@@ -13,12 +13,11 @@ from setwise.nn.dmps import DMPS
 from setwise.sets import FLOAT32_MAX
 from setwise.tasks import Count, Regression
 
-try:
-    from sklearn.base import RegressorMixin
-    from sklearn.utils._param_validation import StrOptions
-    from sklearn.utils.validation import column_or_1d
-except ImportError as error:
-    raise ModuleNotFoundError("the estimators need scikit-learn: pip install 'setwise[sklearn]'") from error
+# estimators.base must come first: it reports a missing scikit-learn.
+# isort: split
+from sklearn.base import RegressorMixin
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import column_or_1d
 
 
 class SetRegressor(RegressorMixin, SetEstimator):  # type: ignore[misc]
