@@ -53,7 +53,7 @@ def main() -> None:
     ours = experiment.model("d-dmps-ldc", 0)
     kernel = PlainGraph(DIM, HIDDEN, activation="tanh")
     plain = sw.DMPS.build(3, 1, dim=DIM, graph=kernel, activation="tanh", encoder=Plain())
-    (scale,) = (layer for layer in ours.modules() if isinstance(layer, sw.nn.Standardize))
+    (scale,) = (layer for layer in ours.modules() if isinstance(layer, sw.nn.Rescale))
     numbers = sw.SetBatch(scale(batch.elements.flatten(0, 1)).view(batch.x.shape))
     with torch.no_grad():
         for p, q in zip(plain.parameters(), ours.parameters(), strict=True):

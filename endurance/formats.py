@@ -18,7 +18,7 @@ from PIL import Image
 import setwise
 from endurance.mutations import Damage, in_gzip, in_png, in_zip
 from setwise._files import read_json, write_json
-from setwise.cli.fit import _Kept
+from setwise.cli.fit import _RunProgress
 from setwise.experiments import EXPERIMENTS
 from setwise.experiments.data import modelnet, omniglot
 from setwise.experiments.data.characters import DRAWINGS, SIDE
@@ -116,7 +116,7 @@ def _folds(folder: Path) -> Path:
 
 
 def _kept(path: Path) -> object:
-    return _Kept(path, path.parent, _CONFIG, resume=True).folds
+    return _RunProgress(path, path.parent, _CONFIG, resume=True).folds
 
 
 # Arrays

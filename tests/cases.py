@@ -167,10 +167,8 @@ ENCODERS = [
     ),
     Case("element-encoder", lambda: sw.nn.ElementEncoder(convolution()), "equivariant"),
     Case(
-        "standardized",
-        lambda: sw.nn.ElementEncoder(
-            sw.nn.Standardize(torch.linspace(-1, 1, DIM), torch.linspace(0, 2, DIM))
-        ),
+        "rescale",
+        lambda: sw.nn.ElementEncoder(sw.nn.Rescale(torch.linspace(-1, 1, DIM), torch.linspace(0, 2, DIM))),
         "equivariant",
     ),
 ]

@@ -103,7 +103,7 @@ def test_columns_are_those_of_the_data_frames():
     assert Sets.of([pd.DataFrame(A)]).columns is None
     with pytest.raises(ValueError, match="set 1 has columns b, a, expected a, b as in set 0"):
         Sets.of([frames[0], frames[1][["b", "a"]]])
-    with pytest.raises(TypeError, match="set 0 must have columns that are all named by strings"):
+    with pytest.raises(TypeError, match="set 0 must have column names that are all strings"):
         Sets.of([pd.DataFrame(A, columns=["a", 1])])
     many = pd.DataFrame(np.ones((1, 10)), columns=list("abcdefghij"))
     with pytest.raises(
@@ -141,11 +141,11 @@ bad = {
     "empty table": (np.ones((0, 3)), ValueError, r"at least one set .* got \[0, 3\]"),
     "empty array": (np.ones((0, 3, 2)), ValueError, "at least one set, got none"),
     "values": ((np.ones(3), [0, 3]), ValueError, r"values must be \[elements, features\], got \[3\]"),
-    "ptr": ((A, [0, 2]), ValueError, "ptr must rise from 0 to the 3 elements"),
+    "ptr": ((A, [0, 2]), ValueError, "ptr must rise from 0 to 3, .* got 0, 2"),
     "falling ptr": ((A, [0, 3, 2, 3]), ValueError, "ptr must rise"),
     "late ptr": ((A, [1, 3]), ValueError, "ptr must rise"),
     "mask": ((np.ones((2, 3, 2)), np.ones((2, 2), bool)), ValueError, r"mask must be bool \[2, 3\], got bool \[2, 2\]"),
-    "masked table": ((A, np.ones((3, 2), bool)), ValueError, r"X must be \[sets, elements, features\] to have a mask"),
+    "masked table": ((A, np.ones((3, 2), bool)), ValueError, r"X with a mask must be \[sets, elements, features\]"),
     "masked away": ((np.ones((2, 2, 2)), np.array([[True, True], [False, False]])), ValueError, "set 1 of 2 is empty"),
 }  # fmt: skip
 

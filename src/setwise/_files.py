@@ -143,13 +143,3 @@ def refuse_claim(claimed: int, most: int) -> None:
     """Raise an error if a file claims to contain more than ``most`` bytes, before memory is allocated."""
     if claimed > most:
         raise ValueError(f"expected at most {most:,} bytes in a file of this size, got {claimed:,}")
-
-
-def shortened(value: Any, most: int = 80) -> str:
-    r"""Return text on one line, truncated to ``most`` characters.
-
-    >>> shortened("two\nlines"), shortened("x" * 1000, 3)
-    ('two lines', 'xxx…')
-    """
-    text = " ".join(str(value).split())
-    return text if len(text) <= most else f"{text[:most]}…"

@@ -1,6 +1,6 @@
-"""What a model's raw outputs mean: the loss to train them with, the prediction, the scores.
+"""Tasks: the loss, the predictions and the scores of a model's raw outputs ``out [b, k]``.
 
-Models know nothing of tasks and tasks nothing of models; ``out [b, k]`` is all that passes between.
+Models and tasks are independent of each other.
 """
 
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from torch.nn.functional import (
 
 
 class Task(Protocol):
-    """What training and evaluation ask of a task."""
+    """The interface that training and evaluation use."""
 
     metric: ClassVar[str]
-    """The score by which people judge the task; it is shown during training."""
+    """The main score, shown during training."""
 
     def loss(self, out: Tensor, y: Tensor) -> Tensor:
         """The mean loss of a batch, to be minimised."""
@@ -30,11 +30,11 @@ class Task(Protocol):
         """The decoded predictions."""
 
     def score(self, out: Tensor, y: Tensor) -> dict[str, float]:
-        """Scores over a whole evaluation, by name; ``loss`` is one of them."""
+        """Scores over all evaluated sets, by name, including ``loss``."""
 
 
-class _Mean:
-    """A task whose loss is the mean over the sets."""
+class _MeanLoss:
+    """A task whose loss is the mean of the losses of the sets."""
 
     def loss(self, out: Float[Tensor, "b k"], y: Shaped[Tensor, "b ..."]) -> Float[Tensor, ""]:
         """The mean loss of a batch."""
@@ -45,12 +45,12 @@ class _Mean:
         raise NotImplementedError
 
 
-def _share(hits: Tensor) -> float:
+def _fraction(hits: Tensor) -> float:
     return hits.double().mean().item()
 
 
 def roc_auc(scores: Float[Tensor, " b"], y: Shaped[Tensor, " b"]) -> float:
-    """Area under the ROC curve: how often class 1 scores higher than class 0; a tie counts half.
+    """Area under the ROC curve: P(score of class 1 > score of class 0) + P(tie) / 2.
 
     >>> roc_auc(torch.tensor([0.1, 0.4, 0.4, 0.9]), torch.tensor([0, 0, 1, 1]))
     0.875
@@ -58,21 +58,23 @@ def roc_auc(scores: Float[Tensor, " b"], y: Shaped[Tensor, " b"]) -> float:
     hits = y == 1
     ones, zeros = int(hits.sum()), int((~hits).sum())
     if not ones or not zeros:
-        raise ValueError(f"the ROC curve needs both classes, got {zeros} of class 0 and {ones} of class 1")
-    _, place, count = scores.unique(return_inverse=True, return_counts=True)
-    rank = (count.cumsum(0) - (count - 1) / 2)[place].double()  # equal scores share their mean rank
+        raise ValueError(
+            f"the ROC curve needs sets of both classes, got {zeros} of class 0 and {ones} of class 1"
+        )
+    _, position, count = scores.unique(return_inverse=True, return_counts=True)
+    rank = (count.cumsum(0) - (count - 1) / 2)[position].double()  # equal scores share their mean rank
     below = rank[hits].sum().item() - ones * (ones + 1) / 2
     return float(below / (ones * zeros))
 
 
 def _check_targets(out: Tensor, y: Tensor) -> None:
-    """Shapes that do not fit would be broadcast, and the loss be wrong without a word."""
+    """Refuse targets of another shape, which torch would broadcast silently."""
     if y.shape != out.shape[:1]:
         raise ValueError(f"expected one target for each of {len(out)} sets, got {list(y.shape)}")
 
 
 @dataclass(frozen=True)
-class Binary(_Mean):
+class Binary(_MeanLoss):
     """Two classes: ``out [b, 1]`` is the log-odds of class 1.
 
     >>> task = Binary()
@@ -82,6 +84,7 @@ class Binary(_Mean):
     0.5
     """
 
+    name: ClassVar[str] = "binary"
     metric: ClassVar[str] = "accuracy"
 
     def losses(self, out: Float[Tensor, "b 1"], y: Shaped[Tensor, " b"]) -> Float[Tensor, " b"]:
@@ -102,15 +105,15 @@ class Binary(_Mean):
 
     def score(self, out: Float[Tensor, "b 1"], y: Shaped[Tensor, " b"]) -> dict[str, float]:
         """Accuracy and, where both classes occur, the area under the ROC curve."""
-        scores = {"loss": self.loss(out, y).item(), "accuracy": _share(self.predict(out) == y)}
+        scores = {"loss": self.loss(out, y).item(), "accuracy": _fraction(self.predict(out) == y)}
         if 0 < y.sum() < len(y):
             scores["auc"] = roc_auc(out.squeeze(-1), y)
         return scores
 
 
 @dataclass(frozen=True)
-class Labels(_Mean):
-    """Several labels at a time, each of which applies or not: ``out [b, k]`` are their log-odds.
+class Labels(_MeanLoss):
+    """Multi-label classification: ``out [b, k]`` are the log-odds of k labels.
 
     >>> task = Labels()
     >>> task.predict(torch.tensor([[-1.0, 2.0]]))
@@ -119,10 +122,11 @@ class Labels(_Mean):
     0.5
     """
 
+    name: ClassVar[str] = "labels"
     metric: ClassVar[str] = "accuracy"
 
     def losses(self, out: Float[Tensor, "b k"], y: Shaped[Tensor, "b k"]) -> Float[Tensor, " b"]:
-        """Cross-entropy, the mean over labels."""
+        """Cross-entropy, averaged over the labels."""
         if y.shape != out.shape:
             raise ValueError(f"expected targets {list(out.shape)}, got {list(y.shape)}")
         if ((y != 0) & (y != 1)).any():
@@ -130,7 +134,7 @@ class Labels(_Mean):
         return binary_cross_entropy_with_logits(out, y.to(out.dtype), reduction="none").mean(-1)
 
     def predict(self, out: Float[Tensor, "b k"]) -> Int[Tensor, "b k"]:
-        """Which labels are likelier than not."""
+        """The labels with a probability above one half."""
         return (out > 0).long()
 
     def probabilities(self, out: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
@@ -138,27 +142,28 @@ class Labels(_Mean):
         return out.sigmoid()
 
     def score(self, out: Float[Tensor, "b k"], y: Shaped[Tensor, "b k"]) -> dict[str, float]:
-        """Share of sets with all labels right (accuracy), and of single labels that are."""
+        """The fraction of sets with all labels correct (accuracy), and of correct single labels."""
         hits = self.predict(out) == y
         return {
             "loss": self.loss(out, y).item(),
-            "accuracy": _share(hits.all(-1)),
-            "accuracy_label": _share(hits),
+            "accuracy": _fraction(hits.all(-1)),
+            "accuracy_label": _fraction(hits),
         }
 
 
 @dataclass(frozen=True)
-class Classes(_Mean):
+class Classes(_MeanLoss):
     """One of k classes: ``out [b, k]`` are logits.
 
     Args:
-        label_smoothing: share of the target that is spread over all classes in training.
+        label_smoothing: fraction of the target that is spread over all classes in training.
 
     >>> Classes().predict(torch.tensor([[0.0, 3.0, 1.0]]))
     tensor([1])
     """
 
     label_smoothing: float = 0.0
+    name: ClassVar[str] = "classes"
     metric: ClassVar[str] = "accuracy"
 
     def __post_init__(self) -> None:
@@ -179,22 +184,22 @@ class Classes(_Mean):
         return out.softmax(-1)
 
     def score(self, out: Float[Tensor, "b k"], y: Int[Tensor, " b"]) -> dict[str, float]:
-        """Accuracy, and the plain cross-entropy as loss."""
+        """Accuracy, and the cross-entropy without label smoothing as loss."""
         return {
             "loss": cross_entropy(out, y).item(),
-            "accuracy": _share(self.predict(out) == y),
+            "accuracy": _fraction(self.predict(out) == y),
         }
 
 
 @dataclass(frozen=True)
-class Count(_Mean):
+class Count(_MeanLoss):
     """A count by Poisson regression: ``out [b, 1]`` is log λ.
 
-    The paper predicts the mode ⌊λ⌋. As the loss is least at λ = E[count], a perfect model stands right
-    on the edge between two modes; ``accuracy_round`` decodes by rounding λ instead.
+    The paper predicts the mode ⌊λ⌋. The loss is minimal at λ = E[count], which is the boundary between
+    two modes if the count is certain; ``accuracy_round`` decodes by rounding λ instead.
 
     Args:
-        decode: ``"mode"`` (the paper's) or ``"round"``, for `predict` and ``accuracy``.
+        decode: ``"mode"`` (as in the paper) or ``"round"``; applies to `predict` and ``accuracy``.
 
     >>> out = torch.tensor([[2.9]]).log()
     >>> Count().predict(out), Count(decode="round").predict(out)
@@ -202,6 +207,7 @@ class Count(_Mean):
     """
 
     decode: str = "mode"
+    name: ClassVar[str] = "count"
     metric: ClassVar[str] = "accuracy"
 
     def __post_init__(self) -> None:
@@ -215,12 +221,12 @@ class Count(_Mean):
         return log_rate.exp() - y * log_rate + torch.lgamma(y + 1)
 
     def predict(self, out: Float[Tensor, "b 1"]) -> Int[Tensor, " b"]:
-        """The count."""
+        """The decoded count."""
         return self._decode(out, self.decode)
 
     def score(self, out: Float[Tensor, "b 1"], y: Shaped[Tensor, " b"]) -> dict[str, float]:
-        """Share of exact counts in either decoding, and the mean absolute error of λ."""
-        by = {d: _share(self._decode(out, d) == y) for d in ("mode", "round")}
+        """The fraction of exact counts with either decoding, and the mean absolute error of λ."""
+        by = {d: _fraction(self._decode(out, d) == y) for d in ("mode", "round")}
         return {
             "loss": self.loss(out, y).item(),
             "accuracy": by[self.decode],
@@ -237,15 +243,17 @@ class Count(_Mean):
 
 @dataclass(frozen=True)
 class RobustCount(Count):
-    """A count whose rate is fitted by Huber's loss of λ − y instead of the Poisson likelihood.
+    """A count trained with the Huber loss of λ − y instead of the Poisson likelihood.
 
-    Squared up to an error of 1/2, where rounding changes the count, and linear beyond, so that a few sets
-    that cannot be counted do not outweigh those that nearly are. Large and small counts weigh alike.
+    The loss is quadratic up to an error of 1/2, where rounding changes the count, and linear beyond. So
+    outliers have less influence, and large and small counts have the same weight.
 
     >>> task = RobustCount()
     >>> task.loss(torch.tensor([[5.0]]).log(), torch.tensor([5])).item() < 1e-6
     True
     """
+
+    name: ClassVar[str] = "robust count"
 
     def losses(self, out: Float[Tensor, "b 1"], y: Shaped[Tensor, " b"]) -> Float[Tensor, " b"]:
         """(λ − y)² where |λ − y| < 1/2, else |λ − y| − 1/4."""
@@ -254,33 +262,34 @@ class RobustCount(Count):
 
 
 @dataclass(frozen=True)
-class Regression(_Mean):
+class Regression(_MeanLoss):
     """Real targets ``y [b]`` or ``[b, k]`` by least squares: ``out [b, k]``.
 
     >>> Regression().score(torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 3.0]))["r2"]
     0.5
     """
 
+    name: ClassVar[str] = "regression"
     metric: ClassVar[str] = "r2"
 
     def losses(
         self, out: Float[Tensor, "b k"], y: Shaped[Tensor, " b"] | Shaped[Tensor, "b k"]
     ) -> Float[Tensor, " b"]:
-        """Squared error, the mean over outputs."""
-        return mse_loss(out, self._like(out, y), reduction="none").mean(-1)
+        """Squared error, averaged over the outputs."""
+        return mse_loss(out, self._targets_like(out, y), reduction="none").mean(-1)
 
     def predict(self, out: Float[Tensor, "b k"]) -> Float[Tensor, " b"] | Float[Tensor, "b k"]:
-        """The outputs themselves; a single one without its axis."""
+        """The outputs; ``[b]`` if there is one output."""
         return out.squeeze(-1)
 
     def score(
         self, out: Float[Tensor, "b k"], y: Shaped[Tensor, " b"] | Shaped[Tensor, "b k"]
     ) -> dict[str, float]:
-        """R² (share of the variance explained, mean over outputs) and the mean absolute error."""
-        out, y = out.double(), self._like(out, y).double()
+        """R², averaged over the outputs, and the mean absolute error."""
+        out, y = out.double(), self._targets_like(out, y).double()
         residual = (out - y).square().sum(0)
         total = (y - y.mean(0)).square().sum(0)
-        # A constant target has no variance to explain: it is met or it is not.
+        # R² of a constant target is 1 if all predictions are exact, else 0.
         explained = torch.where(total > 0, 1 - residual / total, (residual == 0).double())
         return {
             "loss": self.loss(out, y).item(),
@@ -289,7 +298,7 @@ class Regression(_Mean):
         }
 
     @staticmethod
-    def _like(out: Tensor, y: Tensor) -> Tensor:
+    def _targets_like(out: Tensor, y: Tensor) -> Tensor:
         if y.shape == out.shape:
             return y.to(out.dtype)
         if out.shape[-1] != 1:

@@ -16,18 +16,18 @@ import pandas as pd
 import pytest
 from rich.console import Console
 from sklearn.metrics import r2_score, roc_auc_score
-from sklearn.model_selection import train_test_split
+from sklearn.model_selection import StratifiedKFold, train_test_split
 
 import setwise
 from setwise.cli import fit as practice
 from setwise.cli import main as cli
+from setwise.cli import models
 from setwise.cli import predict as using
 from setwise.cli.fit import choose_task, fit_model
 from setwise.cli.predict import export_file, inspect_file, predict_file
-from setwise.cli.tables import Sheet
+from setwise.cli.tables import TextTable
 from setwise.estimators.batches import TrainingBatches
 from setwise.estimators.classifier import SetClassifier
-from setwise.estimators.folds import stratified_folds
 from setwise.estimators.load import load
 from setwise.estimators.regressor import SetRegressor
 from setwise.io.readers import LabelledSets, read_sets
@@ -78,14 +78,12 @@ def test_what_is_reported_is_what_scikit_learn_would_find(tmp_path: Path, cells:
     report = fit_model(cells, out, folds=3, seed=5, settings=settings)
     data = read_sets(cells)
     assert data.labels is not None
-    fold = stratified_folds(np.unique(data.labels, return_inverse=True)[1], 3, seed=5).numpy()
     accuracy, curve = [], []
-    for i in range(3):
-        train, test = data.sets[fold != i], data.sets[fold == i]
-        estimator = SetClassifier(**settings, random_state=5).fit(train, data.labels[fold != i])
-        chance = estimator.predict_proba(test)[:, 1]
-        accuracy.append(estimator.score(data.sets[fold == i], data.labels[fold == i]))
-        curve.append(roc_auc_score(data.labels[fold == i] == estimator.classes_[1], chance))
+    for train, test in StratifiedKFold(3, shuffle=True, random_state=5).split(data.sets.sizes, data.labels):
+        estimator = SetClassifier(**settings, random_state=5).fit(data.sets[train], data.labels[train])
+        chance = estimator.predict_proba(data.sets[test])[:, 1]
+        accuracy.append(estimator.score(data.sets[test], data.labels[test]))
+        curve.append(roc_auc_score(data.labels[test] == estimator.classes_[1], chance))
     assert [score.name for score in report.scores] == ["accuracy", "ROC AUC"]
     assert report.scores[0].folds == pytest.approx(accuracy)
     assert report.scores[1].folds == pytest.approx(curve)
@@ -95,7 +93,7 @@ def test_what_is_reported_is_what_scikit_learn_would_find(tmp_path: Path, cells:
     assert [score.trivial for score in report.scores] == [0.5, 0.5]
     assert (report.task, report.why, report.estimator) == (
         "classify",
-        "the labels are names",
+        "the labels are strings",
         "SetClassifier",
     )
     assert (report.sets, report.elements, report.features, report.sizes) == (24, 108, 2, (3, 4, 6))
@@ -117,10 +115,8 @@ def test_numbers(tmp_path: Path) -> None:
     report = fit_model(path, tmp_path / "m", folds=2, settings=SMALL | {"max_epochs": 8})
     data = read_sets(path)
     assert data.labels is not None
-    fold = stratified_folds(np.zeros(24, int), 2, seed=0).numpy()
     scores, errors, guesses = [], [], []
-    for i in range(2):
-        train, test = np.flatnonzero(fold != i), np.flatnonzero(fold == i)
+    for train, test in StratifiedKFold(2, shuffle=True, random_state=0).split(np.zeros(24), np.zeros(24)):
         estimator = SetRegressor(**SMALL | {"max_epochs": 8}, random_state=0)
         said = estimator.fit(data.sets[train], data.labels[train]).predict(data.sets[test])
         scores.append(r2_score(data.labels[test], said))
@@ -141,16 +137,16 @@ def test_counts_and_several_labels(tmp_path: Path) -> None:
         path, tmp_path / "m", task="count", folds=0, label_column="n", features=["f"], settings=SMALL
     )
     estimator = load(tmp_path / "m")
-    assert (report.why, estimator.loss, list(estimator.feature_names_in_)) == ("as told", "poisson", ["f"])
+    assert (report.why, estimator.loss) == ("chosen by the user", "poisson")
+    assert list(estimator.feature_names_in_) == ["f"]
     both = fit_model(path, tmp_path / "n", label_column=("u", "v"), features=["f"], folds=2, settings=SMALL)
-    assert both.why == "there are 2 labels a set, zeros and ones"
+    assert both.why == "there are 2 labels per set, all 0 or 1"
     assert [score.name for score in both.scores] == ["accuracy", "accuracy of single labels"]
     labels = read_sets(path, label_column=("u", "v"), features=["f"]).labels
-    fold = stratified_folds(np.zeros(24, int), 2, seed=0).numpy()
     right = []
-    for i in range(2):
-        values, counts = np.unique(labels[fold != i], axis=0, return_counts=True)
-        right.append(labels[fold == i] == values[counts.argmax()])
+    for train, test in StratifiedKFold(2, shuffle=True, random_state=0).split(np.zeros(24), np.zeros(24)):
+        values, counts = np.unique(labels[train], axis=0, return_counts=True)
+        right.append(labels[test] == values[counts.argmax()])
     assert both.scores[0].trivial == pytest.approx(np.concatenate(right).all(1).mean())
     assert both.scores[1].trivial == pytest.approx(np.concatenate(right).mean())
 
@@ -167,38 +163,42 @@ def test_sets_held_out(tmp_path: Path) -> None:
     assert accuracy.folds == (pytest.approx(share),)
     assert accuracy.trivial == 0.75
     assert accuracy.error == pytest.approx(math.sqrt(share * (1 - share) / 40), rel=0.15)
-    assert report.tested == "on 40 sets, held out; ± is a standard error over 200 resamples"
+    assert report.tested == "on 40 held-out sets; ± is a standard error over 200 bootstrap samples"
 
 
 @pytest.mark.parametrize(
     ("labels", "task", "why"),
     [
-        (["a", "b"], "classify", "the labels are names"),
-        ([0, 1], "classify", "the labels are 2 different whole numbers"),
-        ([0.0, 1.0, 1.0], "classify", "the labels are 2 different whole numbers"),
-        ([1, 2, 3] * 5, "classify", "the labels are 3 different whole numbers"),
-        ([1, 2, 3] * 4, "regress", "the labels are 3 different whole numbers, too many for classes"),
-        ([1, 2] * 9 + [3], "regress", "the labels are 3 different whole numbers, too many for classes"),
-        (list(range(20)) * 5, "classify", "the labels are 20 different whole numbers"),
-        (list(range(21)) * 5, "regress", "the labels are 21 different whole numbers, too many for classes"),
-        ([0.5, 1], "regress", "the labels have fractions"),
-        ([[0, 1], [1, 1]], "classify", "there are 2 labels a set, zeros and ones"),
-        ([[0, 1], [1, 2]], "regress", "there are 2 labels a set, numbers"),
+        (["a", "b"], "classify", "the labels are strings"),
+        ([0, 1], "classify", "the labels are integers with 2 distinct values"),
+        ([0.0, 1.0, 1.0], "classify", "the labels are integers with 2 distinct values"),
+        ([1, 2, 3] * 5, "classify", "the labels are integers with 3 distinct values"),
+        ([1, 2, 3] * 4, "regress", "the labels are integers with 3 distinct values, too many for classes"),
+        ([1, 2] * 9 + [3], "regress", "the labels are integers with 3 distinct values, too many for classes"),
+        (list(range(20)) * 5, "classify", "the labels are integers with 20 distinct values"),
+        (
+            list(range(21)) * 5,
+            "regress",
+            "the labels are integers with 21 distinct values, too many for classes",
+        ),
+        ([0.5, 1], "regress", "the labels are not integers"),
+        ([[0, 1], [1, 1]], "classify", "there are 2 labels per set, all 0 or 1"),
+        ([[0, 1], [1, 2]], "regress", "there are 2 labels per set, all numbers"),
     ],
 )
 def test_what_labels_look_like(labels: list[Any], task: str, why: str) -> None:
     found = choose_task(np.array(labels))
     assert found[:2] == (task, why)
-    assert found[2].dtype.kind == {"regress": "f"}.get(task, "U" if why.endswith("names") else "i")
+    assert found[2].dtype.kind == {"regress": "f"}.get(task, "U" if why.endswith("strings") else "i")
     assert found[2].tolist() == labels
 
 
 def test_tasks_that_do_not_fit_the_labels() -> None:
     for task in ("regress", "count"):
-        with pytest.raises(ValueError, match=exactly(f"labels must be numbers to {task}, got 'a'")):
+        with pytest.raises(ValueError, match=exactly(f"task {task} needs labels that are numbers, got 'a'")):
             choose_task(np.array(["a"]), task)
     for label in (0.5, -1):
-        with pytest.raises(ValueError, match="labels must be whole numbers from 0 on to count"):
+        with pytest.raises(ValueError, match=f"task count needs .* integers, 0 or more, got {label}"):
             choose_task(np.array([label, 2]), "count")
     with pytest.raises(ValueError, match="task must be auto, classify, regress or count, got 'guess'"):
         choose_task(np.array([0]), "guess")
@@ -226,7 +226,7 @@ def splits(
 
 def test_folds_part_the_sets_and_keep_groups_together() -> None:
     labels, groups = [0, 1] * 10, [str(i // 4) for i in range(20)]
-    for given, tested in ((None, "in 4 folds; "), (groups, "in 4 folds, no group in two of them; ")):
+    for given, tested in ((None, "in 4 folds; "), (groups, "in 4 folds, each group kept in one fold; ")):
         found, said, notes = splits(labels, given, folds=4)
         assert said.startswith(tested)
         assert notes == ()
@@ -243,28 +243,28 @@ def test_folds_part_the_sets_and_keep_groups_together() -> None:
 
 def test_fewer_folds_where_there_is_too_little() -> None:
     for labels, groups, task, count, note in (
-        ([0] * 9 + [1] * 3, None, "classify", 3, "3 folds instead of 5, as class 1 has 3 of the sets"),
-        ([0.5] * 7, None, "regress", 3, "3 folds instead of 5, as there are 7 sets"),
-        ([0, 1] * 10, ["x", "y", "y", "x"] * 5, "classify", 2, "2 folds instead of 5, as there are 2 groups"),
+        ([0] * 9 + [1] * 3, None, "classify", 3, "3 folds instead of 5, because class 1 has 3 sets"),
+        ([0.5] * 7, None, "regress", 3, "3 folds instead of 5, because there are 7 sets"),
+        ([0, 1] * 10, list("xyyx") * 5, "classify", 2, "2 folds instead of 5, because there are 2 groups"),
     ):
         found, _, notes = splits(labels, groups, task=task)
         assert len(found) == count
         assert notes == (note,)
-    assert splits([0, 1], folds=0) == ([], "not at all", ())
+    assert splits([0, 1], folds=0) == ([], "not evaluated", ())
 
 
 @pytest.mark.parametrize(
     ("labels", "groups", "task", "message"),
     [
-        ([0, 0, 1], None, "classify", "but class 1 has 1 of the sets; 0 folds do without a test"),
-        ([0.5] * 3, None, "regress", "but there are 3 sets; 0 folds do without a test"),
-        ([0, 1] * 3, ["x"] * 6, "classify", "but there are 1 groups; 0 folds do without a test"),
+        ([0, 0, 1], None, "classify", "but class 1 has 1 sets; --folds 0 skips the evaluation"),
+        ([0.5] * 3, None, "regress", "but there are 3 sets; --folds 0 skips the evaluation"),
+        ([0, 1] * 3, ["x"] * 6, "classify", "but there are 1 groups; --folds 0 skips the evaluation"),
         ([3, 3, 3], None, "classify", "expected labels of at least two classes, got 3 for every set"),
         (
             [0, 0, 1, 1],
             list("xxyy"),
             "classify",
-            "expected groups that leave two classes to train on in 2 folds",
+            "expected groups such that .* got 2 groups for 2 folds",
         ),
     ],
 )
@@ -274,13 +274,13 @@ def test_too_little_to_test_on(labels: list[Any], groups: list[str] | None, task
 
 
 def test_a_score_that_some_folds_cannot_have() -> None:
-    assert practice.measured(np.array([1.0, 1.0]), np.array([1.0, 2.0])) == {"mean absolute error": 0.5}
-    assert practice.measured(np.array(["a", "a"]), np.array(["a", "b"]), np.zeros(2)) == {"accuracy": 0.5}
+    assert practice.score(np.array([1.0, 1.0]), np.array([1.0, 2.0])) == {"mean absolute error": 0.5}
+    assert practice.score(np.array(["a", "a"]), np.array(["a", "b"]), np.zeros(2)) == {"accuracy": 0.5}
     folds = [
         {"scores": {"a": 1.0}, "trivial": {"a": 0.5}},
         {"scores": {"a": 0.0, "b": 0.25}, "trivial": {"a": 0.0, "b": 0.5}},
     ]
-    one, other = practice._over_folds(folds)
+    one, other = practice._summarize(folds)
     assert (one.mean, one.error, one.trivial) == (0.5, 0.5, 0.25)
     assert (other.mean, other.error, other.trivial) == (0.25, None, 0.5)
 
@@ -294,7 +294,7 @@ def test_files_without_a_label_are_said_to_be_left_out(tmp_path: Path) -> None:
     report = fit_model(folder, tmp_path / "m", settings=SMALL)
     assert (report.sets, report.scores[0].folds.__len__()) == (4, 2)
     assert report.notes[1].startswith(
-        f"1 files have no label and were left out, the first is {folder / '4.npy'}: "
+        f"1 files were left out for lack of a label, first: {folder / '4.npy'}: "
     )
 
 
@@ -306,7 +306,7 @@ def test_files_without_a_label_are_said_to_be_left_out(tmp_path: Path) -> None:
         ({"holdout": 1.0}, "holdout must lie between 0 and 1, got 1.0"),
         ({"threads": 0}, "threads must be at least 1, got 0"),
         ({"seed": -1}, "seed must lie between 0 and 2^32, got -1"),
-        ({"task": "regress"}, "labels must be numbers to regress, got 'low'"),
+        ({"task": "regress"}, "task regress needs labels that are numbers, got 'low'"),
         ({"name": "a", "label_column": "x"}, "expected a column 'x', got set, f, g, label"),
     ],
 )
@@ -318,18 +318,18 @@ def test_options_that_are_refused(tmp_path: Path, cells: Path, options: dict[str
 
 def test_weights_of_classes_belong_to_classes(tmp_path: Path) -> None:
     path = table(tmp_path / "a.csv", label=lambda i, x: x.mean())
-    with pytest.raises(ValueError, match="class_weight belongs to classes, got it to regress"):
+    with pytest.raises(ValueError, match=r"class_weight .* task classify, got the task regress"):
         fit_model(path, tmp_path / "m", settings={"class_weight": "balanced"})
 
 
 def test_a_model_is_not_overwritten_by_accident(tmp_path: Path, cells: Path, model: Path) -> None:
     before = model.read_bytes()
-    with pytest.raises(FileExistsError, match="is there already: choose another --out, or --overwrite it"):
+    with pytest.raises(FileExistsError, match="exists; choose another --out, or use --overwrite"):
         fit_model(cells, model, settings=SMALL)
     assert model.read_bytes() == before
     fit_model(cells, model, folds=0, settings=SMALL, overwrite=True)
     assert model.read_bytes() != before
-    with pytest.raises(IsADirectoryError, match="out must be a file for the model, got the folder"):
+    with pytest.raises(IsADirectoryError, match="--out must be a file, got the folder"):
         fit_model(cells, tmp_path, settings=SMALL)
 
 
@@ -372,7 +372,7 @@ def test_finished_folds_are_taken_up(tmp_path: Path, cells: Path, fits: list[int
         ({"settings": SMALL | {"depth": 2}}, "settings.depth differs: None and 2"),
         ({"features": ["f"]}, "reading.features differs: None and "),
     ):
-        with pytest.raises(ValueError, match=f"is of another run .{difference}"):
+        with pytest.raises(ValueError, match=f"belongs to a run with other settings .{difference}"):
             fit_model(cells, out, **{"folds": 4, "settings": SMALL, **options}, resume=True)
 
     fits.clear()
@@ -417,7 +417,7 @@ def test_two_at_work_on_one_model(tmp_path: Path, cells: Path, monkeypatch: pyte
     told, fit = [], SetClassifier.fit
 
     def second(self: SetClassifier, X: Any, y: Any) -> SetClassifier:
-        with pytest.raises(BlockingIOError, match=r"^another run is at work on m$"):
+        with pytest.raises(BlockingIOError, match=r"^another run is writing m; "):
             fit_model(cells, tmp_path / "m", folds=2, settings=SMALL)
         told.append(1)
         return fit(self, X, y)
@@ -439,7 +439,7 @@ def test_folds_of_other_data_or_of_none(tmp_path: Path, cells: Path, fits: list[
         fit_model(cells, tmp_path / "m", folds=2, settings=SMALL)
     fits.clear()
     cells.write_text(cells.read_text().replace("s23", "s24"))
-    with pytest.raises(ValueError, match=r"is of another run .sha256 is .* leave out --resume"):
+    with pytest.raises(ValueError, match=r"a run with other settings .sha256 is .* run without --resume"):
         fit_model(cells, tmp_path / "m", folds=2, settings=SMALL, resume=True)
     kept = json.loads((tmp_path / "m.folds.json").read_text())
     config = kept["config"] | {"sha256": practice._digest(cells)}
@@ -454,7 +454,7 @@ def test_folds_of_other_data_or_of_none(tmp_path: Path, cells: Path, fits: list[
     strange = [json.dumps({"config": config, "folds": [other]}) for other in others]
     for text in ("[]", '{"folds": []}', *strange):
         (tmp_path / "m.folds.json").write_text(text)
-        with pytest.raises(ValueError, match="holds no finished folds: leave out --resume"):
+        with pytest.raises(ValueError, match="is not a valid file of finished folds; run without --resume"):
             fit_model(cells, tmp_path / "m", folds=2, settings=SMALL, resume=True)
     (tmp_path / "m.folds.json").write_text("{")
     with pytest.raises(ValueError, match="is not readable JSON"):
@@ -531,13 +531,13 @@ def test_columns_are_found_by_name(tmp_path: Path, cells: Path, model: Path) -> 
 def test_labels_that_cannot_be_compared(tmp_path: Path, model: Path) -> None:
     two = table(tmp_path / "a.csv", u=lambda i, _: i % 2, v=lambda i, _: "low" if i else "new")
     found = predict_file(model, two, tmp_path / "p.csv", label_column="u")
-    assert str(found) == "24 sets, no score, as no label, such as 0, is among the classes [high], low"
+    assert str(found) == "24 sets, no score, because no label (e.g. 0) is among the classes [high], low"
     found = predict_file(model, two, tmp_path / "p.csv", label_column=("u", "v"))
-    assert found.note == "no score, as there are labels [24, 2] and predictions [24]"
+    assert found.note == "no score, because labels have shape [24, 2] and predictions [24]"
     assert predict_file(model, two, tmp_path / "p.csv", label_column="v").scores == {"accuracy": 11 / 24}
     fit_model(two, tmp_path / "n", task="regress", label_column="u", features=["f"], folds=0, settings=SMALL)
     found = predict_file(tmp_path / "n", two, tmp_path / "p.csv", label_column="v")
-    assert found.note == "no score, as the labels are names and the predictions numbers"
+    assert found.note == "no score, because the labels are strings and the predictions are numbers"
     found = predict_file(tmp_path / "n", two, tmp_path / "p.csv", label_column="u")
     truth = [float(row["label"]) for row in rows((tmp_path / "p.csv").read_text())]
     said = [float(row["prediction"]) for row in rows((tmp_path / "p.csv").read_text())]
@@ -557,18 +557,18 @@ def test_several_targets_have_a_column_each(tmp_path: Path) -> None:
 
 def test_files_for_predictions(tmp_path: Path, cells: Path, model: Path) -> None:
     with pytest.raises(
-        ValueError, match=exactly("out must be a file .csv, .parquet or .npz, or -, got p.txt")
+        ValueError, match=exactly("--out must be a .csv, .parquet or .npz file, or -, got p.txt")
     ):
         predict_file(model, cells, "p.txt")
     (tmp_path / "broken").write_bytes(model.read_bytes()[:500])
-    with pytest.raises(ValueError, match="broken is no model file that can be read"):
+    with pytest.raises(ValueError, match="broken is not a setwise model"):
         predict_file(tmp_path / "broken", cells)
 
 
 # Looking inside
 
 
-def facts(sheet: Sheet) -> dict[str, str]:
+def facts(sheet: TextTable) -> dict[str, str]:
     return {row[0]: row[1] for row in sheet.rows}
 
 
@@ -589,7 +589,7 @@ def test_what_is_in_a_model(tmp_path: Path, cells: Path, model: Path) -> None:
     report = fit_model(cells, tmp_path / "n", folds=2, settings=SMALL)
     _, scores = inspect_file(tmp_path / "n")
     assert scores.title == "tested in 2 folds; ± is a standard error over folds"
-    assert scores.rows == report.sheets()[1].rows
+    assert scores.rows == report.tables()[1].rows
     (tmp_path / "n.report.json").write_text('{"scores": "none"}')
     assert len(inspect_file(tmp_path / "n")) == 1
 
@@ -615,10 +615,10 @@ def test_what_a_model_sees_in_a_set(cells: Path, model: Path) -> None:
 
 
 def test_sets_that_are_not_there(cells: Path, model: Path) -> None:
-    sentence = f"{cells}: expected a set called 'x', got s0, s1, s2, s3, s4, s5, s6, s7 and 16 more"
+    sentence = f"{cells}: expected a set with the ID 'x', got s0, s1, s2, s3, s4, s5, s6, s7 and 16 more"
     with pytest.raises(ValueError, match=exactly(sentence)):
         inspect_file(model, cells, set_id="x")
-    with pytest.raises(ValueError, match="expected data with the set 'x' in it, got none"):
+    with pytest.raises(ValueError, match="expected DATA with the set 'x', got no data"):
         inspect_file(model, set_id="x")
     with pytest.raises(ValueError, match="k must be at least 1, got 0"):
         inspect_file(model, cells, k=0)
@@ -626,7 +626,7 @@ def test_sets_that_are_not_there(cells: Path, model: Path) -> None:
 
 def test_labels_are_printed_as_they_are() -> None:
     console = Console(width=40, file=io.StringIO())
-    console.print(Sheet("[red]set[/red]", ("[x]",), (("[/y]",), ("a" * 50,))))
+    console.print(TextTable("[red]set[/red]", ("[x]",), (("[/y]",), ("a" * 50,))))
     said = console.file.getvalue()
     assert "[red]set[/red]" in said
     assert "[x]" in said
@@ -646,12 +646,12 @@ def test_export(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) ->
         "setwise.io.export.to_torch_export", lambda *given, **options: calls.append((*given, options))
     )
     said = export_file(model, tmp_path / "m.onnx")
-    metadata = {"task": "Binary", "classes": '["[high]", "low"]', "features": '["f", "g"]'}
+    metadata = {"task": "binary", "classes": '["[high]", "low"]', "features": '["f", "g"]'}
     assert calls[0][1:] == (tmp_path / "m.onnx", {"in_dim": 2, "metadata": metadata})
-    assert "the log-odds of class low out; differs from the model by less than 0.0001" in said
+    assert "output the log-odds of class low; outputs differ" in said
     export_file(model, tmp_path / "m.PT2")
     assert calls[1][1:] == (tmp_path / "m.PT2", {"in_dim": 2})
-    with pytest.raises(ValueError, match=exactly("out must be a file .onnx or .pt2, got m.txt")):
+    with pytest.raises(ValueError, match=exactly("--out must be a .onnx or .pt2 file, got m.txt")):
         export_file(model, "m.txt")
 
 
@@ -673,7 +673,7 @@ def test_from_a_table_to_predictions(
     params = load(tmp_path / "m").get_params()
     assert (params["class_weight"], params["layers"], params["lr"]) == ("balanced", (8,), 0.02)
     command("fit", "cells.csv", "-o", "m", expect=2)
-    assert "--overwrite it" in capsys.readouterr().err
+    assert "use --overwrite" in capsys.readouterr().err
     command("predict", "m", "cells.csv")
     out = capsys.readouterr()
     assert len(out.out.splitlines()) == 25
@@ -715,7 +715,7 @@ def test_options_of_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_options_have_the_defaults_of_the_estimators() -> None:
-    shown = asdict(cli.Network()) | asdict(cli.Learning())
+    shown = asdict(models.Network()) | asdict(models.Learning())
     del shown["balanced"], shown["threads"]
     for estimator in (SetClassifier(), SetRegressor()):
         params = estimator.get_params()
@@ -731,11 +731,11 @@ def test_the_options_have_the_defaults_of_the_estimators() -> None:
             "setwise: The 'lr' parameter of SetClassifier must be a float in the range",
         ),
         ("fit cells.csv --pool tree", "setwise: pool must be one of"),
-        ("fit cells.csv -o .", "setwise: out must be a file for the model, got the folder ."),
+        ("fit cells.csv -o .", "setwise: --out must be a file, got the folder ."),
         ("fit cells.csv -o cells.csv/m", "setwise: cannot use cells.csv: File exists"),
-        ("predict cells.csv cells.csv", "setwise: cells.csv is no model file that can be read: "),
+        ("predict cells.csv cells.csv", "setwise: cells.csv is not a setwise model: "),
         ("inspect nothing", "setwise: cannot use nothing: No such file or directory"),
-        ("export nothing -o a.txt", "setwise: out must be a file .onnx or .pt2, got a.txt"),
+        ("export nothing -o a.txt", "setwise: --out must be a .onnx or .pt2 file, got a.txt"),
         ("explore nothing", "nothing"),
     ],
 )

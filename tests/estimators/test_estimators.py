@@ -127,7 +127,7 @@ def test_several_real_targets():
     reg = SetRegressor(max_epochs=30, **SMALL).fit(X, y)
     assert reg.predict(X).shape == (60, 2)
     assert reg.score(X, y) > 0.9
-    with pytest.raises(ValueError, match=r"y must hold 2 numbers a set as in the first call, got \[60\]"):
+    with pytest.raises(ValueError, match=r"y must have 2 targets per set .* got shape \[60\]"):
         reg.partial_fit(X, y[:, 0])
 
 
@@ -140,7 +140,7 @@ def test_counts_are_means_of_poisson():
     thousands = SetRegressor(loss="poisson", max_epochs=1, **SMALL).fit(X, 1000 * y)
     assert 1000 < thousands.predict(X).mean() < 20_000  # it starts from the mean count
     for wrong in (-y, np.stack([y, y], axis=1)):
-        with pytest.raises(ValueError, match="one count a set, not negative"):
+        with pytest.raises(ValueError, match="one count per set, 0 or more, got"):
             reg.fit(X, wrong)
 
 
@@ -170,10 +170,10 @@ def test_features_are_standardised_over_all_elements():
     plain = clone(CLASSIFIER).fit(X, Y)
     np.testing.assert_allclose(clf.predict_proba(grown), plain.predict_proba(X), atol=1e-3)
     values = np.concatenate(grown)
-    np.testing.assert_allclose(clf.module_.mean, values.mean(0))
+    np.testing.assert_allclose(clf.module_.inputs.mean, values.mean(0))
     raw = clone(CLASSIFIER).set_params(standardize=False).fit(X, Y)
-    assert raw.module_.mean.tolist() == [0, 0]
-    assert raw.module_.std.tolist() == [1, 1]
+    assert raw.module_.inputs.mean.tolist() == [0, 0]
+    assert raw.module_.inputs.std.tolist() == [1, 1]
 
 
 def test_data_frames_name_the_features(clf):
@@ -181,7 +181,7 @@ def test_data_frames_name_the_features(clf):
     named = clone(CLASSIFIER).fit(frames, Y)
     assert named.feature_names_in_.tolist() == ["size", "age"]
     np.testing.assert_array_equal(named.predict(X), clf.predict(X) == "yes")
-    with pytest.raises(ValueError, match="the sets have a column 'age' where fit had 'size'"):
+    with pytest.raises(ValueError, match="column 0 of the sets must be 'size' as in fit, got 'age'"):
         named.predict([frame[["age", "size"]] for frame in frames])
     assert not hasattr(named.fit(X, Y), "feature_names_in_")
 
@@ -247,7 +247,7 @@ def test_early_stopping_keeps_the_best_network():
     shorter = SetClassifier(max_epochs=60, dropout=0, **options, **SMALL).fit(sets, y)
     np.testing.assert_array_equal(shorter.decision_function(sets), clf.decision_function(sets))
     with pytest.raises(
-        ValueError, match="early_stopping needs sets to train on and others to watch, got n_samples=1"
+        ValueError, match=r"early_stopping needs at least one set for training .* got n_samples=1"
     ):
         SetRegressor(**options, **SMALL).fit(sets[:1], [1.0])
 
@@ -273,7 +273,7 @@ def test_warm_start_goes_on_and_a_plain_start_does_not():
     assert clf.history_[-1]["loss"] < first
     assert clf.set_params(warm_start=False).fit(X, Y).n_iter_ == 3
     np.testing.assert_array_equal(clf.decision_function(X), start)
-    with pytest.raises(ValueError, match="y must hold the classes 0, 1, got 7"):
+    with pytest.raises(ValueError, match="must be among 0, 1, got 7"):
         clf.set_params(warm_start=True).fit(X, np.where(Y, 7, 0))
 
 
@@ -287,9 +287,9 @@ def test_partial_fit_goes_on_with_its_optimiser():
     assert steps == {int(clf.history_[-1]["step"])}
     late = clone(CLASSIFIER).partial_fit(X[:4], [0] * 4, classes=["a", 0, 1][1:])
     assert late.classes_.tolist() == [0, 1]
-    with pytest.raises(ValueError, match="classes must be those of the first call, 0, 1, got 0, 1, 2"):
+    with pytest.raises(ValueError, match="classes must be the same as in the first call, 0, 1, got 0, 1, 2"):
         late.partial_fit(X, Y, classes=[0, 1, 2])
-    with pytest.raises(ValueError, match="y must hold the classes 0, 1, got 2"):
+    with pytest.raises(ValueError, match="must be among 0, 1, got 2"):
         late.partial_fit(X[:2], [2, 0])
     with pytest.raises(ValueError, match="expected at least two classes, got 1 class: 0"):
         clone(CLASSIFIER).partial_fit(X[:2], [0, 0])
@@ -319,7 +319,7 @@ def test_going_on_that_fails_leaves_the_weights_that_were_there():
     for warm in (True, False):
         clf = clone(CLASSIFIER).set_params(warm_start=warm, max_epochs=2).fit(X, Y)
         expected = clf.predict_proba(X)
-        with pytest.raises(ValueError, match="could not learn from these sets"):
+        with pytest.raises(ValueError, match="training SetClassifier failed"):
             (clf.set_params(lr=1e30).fit if warm else clf.set_params(lr=1e30).partial_fit)(X * 20, [*Y] * 20)
         np.testing.assert_array_equal(clf.predict_proba(X), expected)
 
@@ -331,9 +331,9 @@ def test_a_network_that_goes_on_keeps_its_parts_and_a_file_has_those_it_was_buil
     other = load(tmp_path / "model.safetensors")
     assert (other.pool, other.layers) == ("mean", (32, 16))
     np.testing.assert_array_equal(other.predict_proba(X), expected)
-    with pytest.raises(ValueError, match="pool must stay what it was for a network that goes on, got 'max'"):
+    with pytest.raises(ValueError, match=r"pool cannot change .* expected 'mean.*got 'max'"):
         clf.set_params(layers=(32, 16)).partial_fit(X, Y)
-    with pytest.raises(ValueError, match="layers must stay what it was"):
+    with pytest.raises(ValueError, match="layers cannot change"):
         clf.set_params(warm_start=True, pool="mean", layers=(8,)).fit(X, Y)
 
 
@@ -349,8 +349,8 @@ def test_large_targets_keep_their_digits_whatever_the_precision_of_the_sets():
 def test_raw_units_are_left_alone():
     sets = [100 + 20 * c + x for x, c in zip(X, Y, strict=True)]
     clf = clone(CLASSIFIER).set_params(standardize=False, max_epochs=1).fit(sets, Y)
-    assert "Softened" not in str(clf.module_)
-    assert "Softened" in str(clone(CLASSIFIER).set_params(max_epochs=1).fit(sets, Y).module_)
+    assert "CompressOutliers" not in str(clf.module_)
+    assert "CompressOutliers" in str(clone(CLASSIFIER).set_params(max_epochs=1).fit(sets, Y).module_)
 
 
 def test_large_sets_may_be_thinned_in_training():
@@ -367,16 +367,14 @@ def test_any_network_can_be_trained():
     assert isinstance(clf.module_.network, DeepSets)
     assert clf.score(X, Y) > 0.9
     assert clf.element_importance(X[0]).shape == (len(X[0]),)
-    with pytest.raises(
-        TypeError, match="latent_graph needs a network that learns a graph, a DMPS, got DeepSets"
-    ):
+    with pytest.raises(TypeError, match="latent_graph needs a network of type DMPS, got DeepSets"):
         clf.latent_graph(X[0])
     wider = clone(clf).set_params(network=lambda i, o: network(i, o + 1))
-    with pytest.raises(ValueError, match=r"network must give 1 outputs for each of \d+ sets, got \[\d+, 2\]"):
+    with pytest.raises(ValueError, match=r"outputs of shape \[\d+, 1\], got \[\d+, 2\]"):
         wider.fit(X, Y)
-    with pytest.raises(TypeError, match=r"network must make a module that takes"):
+    with pytest.raises(TypeError, match=r"network must return a module that takes"):
         clone(clf).set_params(network=torch.nn.Linear).fit(X, Y)
-    with pytest.raises(TypeError, match="network must make a torch module with parameters, got NoneType"):
+    with pytest.raises(TypeError, match="network must return a torch module with parameters, got NoneType"):
         clf.set_params(network=lambda i, o: None).fit(X, Y)
 
 
@@ -486,7 +484,7 @@ def test_importance_is_for_the_class_that_is_predicted(clf):
     np.testing.assert_allclose(clf.element_importance(x), for_one, rtol=1e-5)
     np.testing.assert_allclose(clf.element_importance(x, output=1), for_one, rtol=1e-5)
     np.testing.assert_allclose(clf.element_importance(x, output=0), -for_one, rtol=1e-5)
-    with pytest.raises(ValueError, match="output must lie between 0 and below 2, got 2"):
+    with pytest.raises(ValueError, match="output must be at least 0 and below 2, got 2"):
         clf.element_importance(x, output=2)
     sets, y = bags(60, classes=3)
     three = clone(CLASSIFIER).set_params(max_epochs=2).fit(sets, y)
@@ -561,7 +559,7 @@ def test_a_file_keeps_class_weights_and_asks_for_a_network_of_ones_own(tmp_path)
         return DeepSets.build(in_dim, out_dim, dim=8, depth=1)
 
     clf.set_params(network=network).fit(X, Y).save(path)
-    with pytest.raises(ValueError, match="its network is one of its own, which load must be given"):
+    with pytest.raises(ValueError, match="custom network; pass it as load"):
         load(path)
     np.testing.assert_array_equal(load(path, network=network).predict_proba(X), clf.predict_proba(X))
 
@@ -578,7 +576,7 @@ def test_a_file_keeps_class_weights_and_asks_for_a_network_of_ones_own(tmp_path)
         {"in_dim": 10**12},
         {"in_dim": 3},
         {"out_dim": -1},
-        {"task": "Classes"},
+        {"task": "classes"},
         {"task": "Popen"},
         {"classes": ["a", "b", "c"]},
         {"classes_type": "|V8"},
@@ -605,15 +603,15 @@ def test_a_file_that_lies_is_refused_in_a_sentence(clf, tmp_path, change):
         name: description[name] | value if name == "params" else value for name, value in change.items()
     }
     write_model(path, state, description | change)
-    with pytest.raises(ValueError, match="holds no estimator that can be used") as caught:
+    with pytest.raises(ValueError, match="is not a valid setwise estimator") as caught:
         load(path)
     assert "model.safetensors" in str(caught.value)
     write_model(path, state, {})
-    with pytest.raises(ValueError, match="holds no estimator"):
+    with pytest.raises(ValueError, match="is not a valid setwise estimator"):
         load(path)
-    spoiled = state | {"std": torch.tensor([1.0, torch.nan], dtype=torch.float64)}
+    spoiled = state | {"inputs.std": torch.tensor([1.0, torch.nan], dtype=torch.float64)}
     write_model(path, spoiled, description)
-    with pytest.raises(ValueError, match="it holds numbers that are not finite"):
+    with pytest.raises(ValueError, match="weights must be finite, got NaN"):
         load(path)
     write_model(path, {name: value.double() for name, value in state.items()}, description)
     with pytest.raises(ValueError, match=r"must be torch.float32, got torch.float64"):
@@ -644,7 +642,7 @@ def test_bad_targets_are_told_in_a_sentence(sets, y, sentence):
         (
             np.ones((4, 2)),
             ValueError,
-            r"X must be a list of sets .* 2 features, as in fit, .* of one set x it is \[x\]",
+            r"X must be a list of sets .* 2 features as in fit, .* pass one set x as \[x\]",
         ),
         ([], ValueError, "at least one set"),
         ([X[0], "abc"], TypeError, "set 1 must be an array of numbers, got str"),
@@ -663,9 +661,9 @@ def test_bad_sets_are_told_in_a_sentence_when_predicting(clf, sets, kind, senten
         ({"block": "magic"}, "The 'block' parameter of SetClassifier must be a str among"),
         ({"depth": -1}, "'depth' parameter"),
         ({"depth": 10**9}, "'depth' parameter"),
-        ({"layers": ()}, "layers must be one or more widths"),
-        ({"layers": (10**9,)}, "layers must be one or more widths"),
-        ({"hidden": (3.5,)}, "hidden must be one or more widths"),
+        ({"layers": ()}, "layers must be one or more integers"),
+        ({"layers": (10**9,)}, "layers must be one or more integers"),
+        ({"hidden": (3.5,)}, "hidden must be one or more integers"),
         ({"pool": "median"}, "pool must be one of"),
         ({"lr": 0}, "'lr' parameter"),
         ({"lr": float("nan")}, "'lr' parameter"),
@@ -673,7 +671,7 @@ def test_bad_sets_are_told_in_a_sentence_when_predicting(clf, sets, kind, senten
         ({"batch_size": 0}, "'batch_size' parameter"),
         ({"max_epochs": 0}, "'max_epochs' parameter"),
         ({"class_weight": {5: 1}}, "The classes, .* are not in class_weight|class_weight"),
-        ({"device": "cuda"}, "device must be one that this machine has, got 'cuda'"),
+        ({"device": "cuda"}, "device must be available on this machine, got 'cuda'"),
     ],
 )
 def test_absurd_settings_are_told_in_a_sentence(options, sentence):
@@ -684,9 +682,9 @@ def test_absurd_settings_are_told_in_a_sentence(options, sentence):
 
 
 def test_targets_too_large_to_learn_are_told():
-    with pytest.raises(ValueError, match=r"y must hold numbers of single precision, got 1e\+300"):
+    with pytest.raises(ValueError, match=r"y must be at most .* got 1e\+300"):
         SetRegressor(**SMALL).fit(X, np.full(60, 1e300))
-    with pytest.raises(ValueError, match="SetRegressor could not learn from these sets: the loss became"):
+    with pytest.raises(ValueError, match="training SetRegressor failed: the loss became"):
         SetRegressor(loss="poisson", max_epochs=3, **SMALL | {"lr": 1e30}).fit(X, np.arange(60) * 1e30)
 
 

@@ -10,7 +10,15 @@ from safetensors import safe_open
 from safetensors.torch import save
 
 from setwise import DMPS
-from setwise.estimators.model_file import CHECKSUM, FORMAT, LONGEST, _checksum, read_model, write_model
+from setwise.estimators.model_file import (
+    CHECKSUM,
+    FORMAT,
+    MAX_DESCRIPTION,
+    VERSION,
+    _checksum,
+    read_model,
+    write_model,
+)
 
 DESCRIPTION = {"classes": ["cat", "dög", None], "depth": 3, "rate": 0.1, "nested": {"a": [1, [2, {}]]}}
 
@@ -91,12 +99,12 @@ def test_what_was_read_does_not_hang_on_the_file(path):
 
 def test_the_file_is_replaced_as_a_whole_or_not_at_all(path):
     write_model(path, {"a": torch.ones(1)}, {"first": True})
-    with pytest.raises(ValueError, match="must be JSON, got what is not: Object of type set"):
+    with pytest.raises(ValueError, match="must be valid JSON, got an error: Object of type set"):
         write_model(path, {"a": torch.zeros(1)}, {"second": {1, 2}})
-    with pytest.raises(ValueError, match="must be JSON, got what is not: Out of range float"):
+    with pytest.raises(ValueError, match="must be valid JSON, got an error: Out of range float"):
         write_model(path, {"a": torch.zeros(1)}, {"second": float("nan")})
-    with pytest.raises(ValueError, match=f"at most {LONGEST} characters long, got"):
-        write_model(path, {"a": torch.zeros(1)}, {"second": "x" * LONGEST})
+    with pytest.raises(ValueError, match=f"at most {MAX_DESCRIPTION} characters long, got"):
+        write_model(path, {"a": torch.zeros(1)}, {"second": "x" * MAX_DESCRIPTION})
     assert read_model(path)[1] == {"first": True}
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
@@ -106,7 +114,7 @@ def test_any_tool_for_such_files_reads_it(path):
     with safe_open(path, framework="numpy") as file:
         assert file.get_tensor("a").tolist() == [1.0, 1.0]
         content = json.loads(file.metadata()["setwise_model"])
-    assert content == {"version": 2, "shared": {}, "description": DESCRIPTION}
+    assert content == {"version": VERSION, "shared": {}, "description": DESCRIPTION}
 
 
 def test_what_the_system_refuses_stays_what_it_is(path):
@@ -126,7 +134,7 @@ def raw(header, *, length=None):
 
 
 def described(**content):
-    return written(json.dumps({"version": 2, "shared": {}, "description": {}} | content))
+    return written(json.dumps({"version": VERSION, "shared": {}, "description": {}} | content))
 
 
 HOSTILE = {
@@ -135,7 +143,7 @@ HOSTILE = {
     "a huge header is claimed": (raw(b"{}", length=2**63), "header too large"),
     "a large header is claimed": (raw(b"{}", length=99_000_000), "invalid header length"),
     "a pickle": (pickle.dumps({"weight": [1.0]}), "header"),
-    "somebody else's": (save({"a": torch.ones(1)}), "it was not written by setwise"),
+    "somebody else's": (save({"a": torch.ones(1)}), "it has no metadata 'setwise_model'"),
     "no text": (raw(b'{"__metadata__": {"setwise_model": 1}}'), "invalid type"),
     "a header of brackets": (raw(b"[" * 100_000), "invalid"),
     "more numbers claimed": (
@@ -145,30 +153,26 @@ HOSTILE = {
     "a shape beyond all": (
         raw(
             b'{"__metadata__": {"setwise_model": '
-            b'"{\\"version\\": 2, \\"shared\\": {}, \\"description\\": {}}"},'
+            b'"{\\"version\\": 3, \\"shared\\": {}, \\"description\\": {}}"},'
             b'"a": {"dtype": "F32", "shape": [0, 9223372036854775808], "data_offsets": [0, 0]}}'
         ),
         "[Oo]verflow",
     ),
     "no JSON": (written("{"), "Expecting property name"),
-    "no object": (written("[]"), "not in the shape"),
+    "no object": (written("[]"), "must have the entries version, shared"),
     "nested deeply": (written("[" * 100_000 + "]" * 100_000), "recursion"),
-    "endless": (written(f'"{"x" * LONGEST}"'), f"longer than {LONGEST}"),
+    "endless": (written(f'"{"x" * MAX_DESCRIPTION}"'), f"at most {MAX_DESCRIPTION} characters long"),
     "an endless number": (written(f'{{"version": {"9" * 5000}}}'), "4300 digits"),
-    "no version": (written("{}"), "not in the shape"),
-    "version 0": (described(version=0), "not in the shape"),
-    "version 1": (
-        described(version=1),
-        "it has format 1, of a setwise whose graphs were normalised otherwise",
-    ),
-    "version 3": (described(version=3), "it has format 3, of a newer setwise; this one knows up to 2"),
-    "a description that is a list": (described(description=[]), "not in the shape"),
-    "shared that is a list": (described(shared=[]), "not in the shape"),
+    "no version": (written("{}"), "must have the entries version, shared"),
+    "an old version": (described(version=1), f"version 1, but .* version {VERSION}: fit it again"),
+    "a new version": (described(version=99), f"version 99, but .* version {VERSION}: update setwise"),
+    "a description that is a list": (described(description=[]), "must have the entries version, shared"),
+    "shared that is a list": (described(shared=[]), "must have the entries version, shared"),
     "a second name for nothing": (described(shared={"a": "b"}), "b"),
     "a second name for a list": (described(shared={"a": [1]}), "unhashable"),
     "without a checksum": (
-        save({}, {FORMAT: json.dumps({"version": 2, "shared": {}, "description": {}})}),
-        "damaged, as its checksum tells",
+        save({}, {FORMAT: json.dumps({"version": VERSION, "shared": {}, "description": {}})}),
+        "checksum does not match",
     ),
 }
 
@@ -177,16 +181,14 @@ HOSTILE = {
 def test_files_that_are_no_models_are_refused_in_a_sentence(path, name):
     data, sentence = HOSTILE[name]
     path.write_bytes(data)
-    with pytest.raises(
-        ValueError, match=f"model.safetensors is no model file that can be read: .*{sentence}"
-    ) as e:
+    with pytest.raises(ValueError, match=f"model.safetensors is not a setwise model: .*{sentence}") as e:
         read_model(path)
     assert "\n" not in str(e.value)
 
 
 def test_a_checkpoint_of_torch_is_not_executed(path):
     torch.save({"a": torch.ones(3)}, path)
-    with pytest.raises(ValueError, match="is no model file that can be read"):
+    with pytest.raises(ValueError, match="is not a setwise model"):
         read_model(path)
 
 
@@ -211,7 +213,7 @@ def test_no_damage_goes_unnoticed(good, tmp_path_factory, data):
     try:
         state, description = read_model(path)
     except ValueError as error:
-        assert "damaged.safetensors is no model file" in str(error)  # noqa: PT017
+        assert "damaged.safetensors is not a setwise model" in str(error)  # noqa: PT017
     else:  # white space for other white space
         assert description == {"classes": ["a", "b"]}
         assert state["weight"].tolist() == state["again"].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]

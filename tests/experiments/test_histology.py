@@ -108,7 +108,7 @@ def test_the_attention_rows_have_the_same_encoder_and_the_published_width() -> N
 
 def test_colours_are_standardised_by_the_images_trained_on() -> None:
     train, _ = SMALL._parts(0)
-    first = next(m for m in SMALL.model("mean", 0).modules() if isinstance(m, sw.nn.Standardize))
+    first = next(m for m in SMALL.model("mean", 0).modules() if isinstance(m, sw.nn.Rescale))
     pixels = torch.cat([p[::16] for p in train.patches]).float()
     torch.testing.assert_close(first.mean, pixels.mean((0, 2, 3)))
     torch.testing.assert_close(first.std, pixels.std((0, 2, 3)), atol=1e-3, rtol=1e-3)

@@ -62,7 +62,7 @@ def test_every_row_but_the_baseline_has_the_same_encoder() -> None:
     assert shapes == {"[(128, 6), (128,), (64, 128), (64,)]"}
     encoder = SMALL.model("mean", 0).encoder
     assert [type(m).__name__ for m in encoder.network] == [
-        "Standardize", "Hardtanh", "Dense", "Dropout", "Dense", "Dropout",
+        "Rescale", "Hardtanh", "Dense", "Dropout", "Dense", "Dropout",
     ]  # fmt: skip
 
 

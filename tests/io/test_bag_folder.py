@@ -34,7 +34,7 @@ def test_features_and_coords_of_a_file(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize("suffix", WITH_COORDS)
 def test_a_file_without_features(tmp_path: Path, suffix: str) -> None:
     path = write(tmp_path / f"a{suffix}", None, np.zeros((4, 2)), feats=np.zeros(3))
-    sentence = f"{path}: expected features in it, got coords, feats"
+    sentence = f"{path}: expected an array 'features', got coords, feats"
     assert bags_from_folder(tmp_path, {"a": 0}).check() == {"a": sentence}
 
 
@@ -43,7 +43,7 @@ def test_a_file_of_another_kind_of_thing(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file.create_group("features")
     faults = bags_from_folder(tmp_path, {"a": 0, "b": 0}).check()
-    assert faults["a"] == f"{tmp_path / 'a.pt'}: expected features in it, got something else"
+    assert faults["a"] == f"{tmp_path / 'a.pt'}: expected an array 'features', got no arrays"
     assert faults["b"].startswith(
         f"{tmp_path / 'b.h5'}: expected a readable .h5 file, got an error: TypeError: "
     )
@@ -127,7 +127,7 @@ def test_a_mapping_as_manifest(tmp_path: Path) -> None:
 
 def test_a_folder_or_manifest_that_is_not_there(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
-    sentence = f"expected a folder with one file a bag, got {nowhere}, which is none"
+    sentence = f"expected a folder with one file per bag, got {nowhere}, which is not a folder"
     with pytest.raises(FileNotFoundError, match=exactly(sentence)):
         bags_from_folder(nowhere, {})
     with pytest.raises(FileNotFoundError, match=r"nowhere\.csv"):

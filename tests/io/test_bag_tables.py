@@ -10,7 +10,7 @@ import pytest
 
 from setwise.experiments.data.mil import MIL_NAMES, load_mil
 from setwise.io.bags import bags_from_csv, bags_from_npz
-from tests.io.test_bags import exactly, numbered, spoilt
+from tests.io.test_bags import check_one_invalid, exactly, numbered
 
 REAL = Path(os.environ.get("SETWISE_DATA") or "nowhere") / "mil" / "mil_classic.npz"
 
@@ -50,13 +50,13 @@ def test_a_cell_that_is_no_number_spoils_its_bag(tmp_path: Path, cell: str) -> N
     rows += [f"c,1,{','.join(map(str, row))}" for row in numbered(9).tolist()]
     path = table(tmp_path, "bag,label,f,g,h", *rows)
     sentence = f"{path}, line 7: expected a finite number in column 'g' of bag 'b', got {cell!r}"
-    spoilt(bags_from_csv(path), sentence)
+    check_one_invalid(bags_from_csv(path), sentence)
     assert bags_from_csv(path, coords=("f", "g")).check() == {"b": sentence}
 
 
 def test_a_number_too_large_for_single_precision(tmp_path: Path) -> None:
     path = table(tmp_path, "bag,label,f", "a,0,1", "b,1,1e300")
-    sentence = f"{path}, bag 'b': expected finite features, got 1 of 1 that are NaN or infinite"
+    sentence = f"{path}, bag 'b': expected finite features, got NaN or infinity in 1 of 1"
     assert bags_from_csv(path).check() == {"b": sentence}
 
 
@@ -69,8 +69,8 @@ def test_labels_in_a_table_that_do_not_agree(tmp_path: Path) -> None:
     assert bags[0].x.tolist() == [[3], [7]]
     assert bags.check() == {
         "a": f"{path}, line 5: expected label '0' of bag 'a' as in line 2, got '1'",
-        "b": f"{path}, line 6: expected a label of bag 'b', got an empty cell",
-        "d": f"{path}, line 7: expected a label of bag 'd', got an empty cell",
+        "b": f"{path}, line 6: expected a label for bag 'b', got an empty cell",
+        "d": f"{path}, line 7: expected a label for bag 'd', got an empty cell",
     }
     assert bags.usable().names == ("c",)
 
@@ -79,11 +79,11 @@ TABLES: dict[str, tuple[list[str], str]] = {
     "short row": (["bag,label,f", "a,0,1", "", "b,1"], ", line 4: expected 3 cells as in the header, got 2"),
     "long row": (["bag,label,f", "a,0,1,5"], ", line 2: expected 3 cells as in the header, got 4"),
     "no bag": (["bag,label,f", "a,0,1", ",0,1"], ", line 3: expected the name of a bag, got an empty cell"),
-    "no rows": (["bag,label,f"], ": expected the names of columns and at least one row, got 1 rows"),
-    "nothing": ([], ": expected the names of columns and at least one row, got 0 rows"),
+    "no rows": (["bag,label,f"], ": expected a header and at least one row, got 1 lines"),
+    "nothing": ([], ": expected a header and at least one row, got 0 lines"),
     "no column": (["bag,class,f", "a,0,1"], ": expected columns bag, label, got bag, class, f"),
-    "no features": (["bag,label", "a,0"], ": expected columns with features, got only bag, label"),
-    "twice": (["bag,label,f,f", "a,0,1,2"], ": expected columns of different names, got 'f' twice"),
+    "no features": (["bag,label", "a,0"], ": expected at least one feature column, got only bag, label"),
+    "twice": (["bag,label,f,f", "a,0,1,2"], ": expected distinct column names, got 'f' twice"),
 }
 
 
@@ -147,13 +147,13 @@ def test_a_bad_bag_in_an_npz_file(tmp_path: Path) -> None:
     assert (bags.names, bags.classes, bags.labels.tolist()) == (("-2", "9"), ("0", "1"), [1, 0])
     assert bags.check() == {
         "5": f"{path}, bag 5 of m: expected a label, got none",
-        "9": f"{path}, bag 9 of m: expected finite features, got 2 of 6 that are NaN or infinite",
+        "9": f"{path}, bag 9 of m: expected finite features, got NaN or infinity in 2 of 6",
     }
     assert bags.usable()[0].x[:, 0].tolist() == [4, 12]
 
 
-FITTING = "m_X [instances, features] and whole numbers m_bag [instances]"
-LABELS = "m_y [3], a label for each number in m_bag"
+FITTING = "m_X [instances, features] and integers m_bag [instances]"
+LABELS = "m_y [3], one label per bag in m_bag"
 ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "flat": ({"m_X": np.ones(7)}, f"{FITTING}, got [7] and int32 [7]"),
     "short": ({"m_bag": np.arange(6)}, f"{FITTING}, got [7, 2] and int64 [6]"),

@@ -102,7 +102,7 @@ def test_bags_from_arrays() -> None:
     assert bags.usable().names == bags.names
     assert repr(bags) == "Bags(name='three', classes=('a', 'b'))"
     for i in (3, -4):
-        with pytest.raises(IndexError, match=f"^expected the number of one of 3 bags, got {i}$"):
+        with pytest.raises(IndexError, match=f"^expected an index into 3 bags, got {i}$"):
             bags[i]
 
 
@@ -180,7 +180,7 @@ def test_a_choice_by_true_and_false(kind: Callable[[list[bool]], Any]) -> None:
     bags = three()
     assert bags.subset(kind([True, False, True])).names == ("x", "z")
     assert bags.batch(kind([False, True, False]))[1].tolist() == [0]
-    with pytest.raises(ValueError, match=exactly("expected True or False for each of 3 bags, got 2")):
+    with pytest.raises(ValueError, match=exactly("expected a mask over 3 bags, got 2 values")):
         bags.subset(kind([True, False]))
 
 
@@ -188,11 +188,11 @@ def test_wrong_choices(unchecked: None) -> None:
     bags = three()
     assert len(bags.subset([])) == 0
     for wrong in ([3], [0, -4]):
-        with pytest.raises(IndexError, match=f"^expected numbers of 3 bags, got {wrong[-1]}$"):
+        with pytest.raises(IndexError, match=f"^expected indices into 3 bags, got {wrong[-1]}$"):
             bags.subset(wrong)
-    with pytest.raises(ValueError, match=r"^expected a list of numbers of bags, got torch.float32 \[1\]$"):
+    with pytest.raises(ValueError, match=r"^expected a list of indices of bags, got torch.float32 \[1\]$"):
         bags.batch([1.0])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match=r"^expected a list of numbers of bags, got torch.int64 \[1, 1\]$"):
+    with pytest.raises(ValueError, match=r"^expected a list of indices of bags, got torch.int64 \[1, 1\]$"):
         bags.batch(torch.tensor([[1]]))
     with pytest.raises(ValueError, match="expected at least one set"):
         bags.batch([])
@@ -240,13 +240,13 @@ def test_bags_without_a_label_are_no_part_of_the_data_set() -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "labels": ({"labels": [0]}, "labels must be 2, one a bag, got 1"),
-    "names": ({"names": ["a", "b", "c"]}, "names must be 2, one a bag, got 3"),
-    "twice": ({"names": ["a", "a"]}, "names must be different, got 'a' twice"),
-    "coords": ({"coords": [None]}, "coords must be 2, one a bag, got 1"),
-    "share": ({"labels": [0, 0.5]}, "labels must be whole numbers or names, got 0.5"),
-    "endless": ({"labels": [0, float("inf")]}, "labels must be whole numbers or names, got inf"),
-    "list": ({"labels": [0, [1]]}, "labels must be whole numbers or names, got [1]"),
+    "labels": ({"labels": [0]}, "labels must have one value for each of 2 bags, got 1"),
+    "names": ({"names": ["a", "b", "c"]}, "names must have one value for each of 2 bags, got 3"),
+    "twice": ({"names": ["a", "a"]}, "names must be distinct, got 'a' twice"),
+    "coords": ({"coords": [None]}, "coords must have one value for each of 2 bags, got 1"),
+    "share": ({"labels": [0, 0.5]}, "labels must be integers or strings, got 0.5"),
+    "endless": ({"labels": [0, float("inf")]}, "labels must be integers or strings, got inf"),
+    "list": ({"labels": [0, [1]]}, "labels must be integers or strings, got [1]"),
     "dim": ({"dim": 0}, "dim must be at least 1, got 0"),
 }
 
@@ -263,8 +263,8 @@ def test_wrong_bags(unchecked: None) -> None:
     fine = {"names": ("a", "b"), "labels": torch.tensor([0, 1]), "rows": (0, 1)}
     assert len(Bags("fine", classes=("x", "y"), reader=reader, **fine)) == 2  # type: ignore[arg-type]
     for change, sentence in (
-        ({"labels": torch.tensor([0])}, "labels must be 2, one a bag, got 1"),
-        ({"rows": (0, 1, 1)}, "rows must be 2, one a bag, got 3"),
+        ({"labels": torch.tensor([0])}, "labels must have one value for each of 2 bags, got 1"),
+        ({"rows": (0, 1, 1)}, "rows must have one value for each of 2 bags, got 3"),
         ({"labels": torch.tensor([0, 2])}, "labels must lie between 0 and 1, got 0 to 2"),
         ({"labels": torch.tensor([-1, 1])}, "labels must lie between 0 and 1, got -1 to 1"),
     ):
@@ -278,34 +278,34 @@ BAD: dict[str, tuple[Any, Any, str]] = {
     "nan": (
         np.array([[1, 2, np.nan]]),
         None,
-        "expected finite features, got 1 of 3 that are NaN or infinite",
+        "expected finite features, got NaN or infinity in 1 of 3",
     ),
     "inf": (
         np.array([[1, np.inf, 3], [-np.inf, 2, 3]]),
         None,
-        "expected finite features, got 2 of 6 that are NaN or infinite",
+        "expected finite features, got NaN or infinity in 2 of 6",
     ),
     "large": (
         np.array([[1, 1e300, 3]]),
         None,
-        "expected finite features, got 1 of 3 that are NaN or infinite",
+        "expected finite features, got NaN or infinity in 1 of 3",
     ),
-    "width": (numbered(0, 4, 5), None, "expected 3 features an instance, got 5"),
+    "width": (numbered(0, 4, 5), None, "expected 3 features per instance, got 5"),
     "empty": (numbered(0, 0), None, "expected at least one instance and one feature, got [0, 3]"),
     "no features": (numbered(0, 4, 0), None, "expected at least one instance and one feature, got [4, 0]"),
     "flat": (np.ones(3), None, "expected features [instances, features], got [3]"),
     "cube": (np.ones((2, 4, 3)), None, "expected features [instances, features], got [2, 4, 3]"),
-    "text": (np.array([["a", "b", "c"]]), None, "expected features that are numbers, got <U1"),
-    "complex": (np.ones((4, 3), complex), None, "expected features that are numbers, got complex128"),
+    "text": (np.array([["a", "b", "c"]]), None, "expected features to be numbers, got <U1"),
+    "complex": (np.ones((4, 3), complex), None, "expected features to be numbers, got complex128"),
     "short coords": (numbered(0), np.zeros((3, 2)), "expected coords [4, 2], got [3, 2]"),
     "coords of three": (numbered(0), np.zeros((4, 3)), "expected coords [4, 2], got [4, 3]"),
     "flat coords": (numbered(0), np.zeros(4), "expected coords [4, 2], got [4]"),
-    "nan coords": (numbered(0), np.full((4, 2), np.nan), "expected finite coords, got NaN or infinite ones"),
-    "text coords": (numbered(0), np.full((4, 2), "a"), "expected coords that are numbers, got <U1"),
+    "nan coords": (numbered(0), np.full((4, 2), np.nan), "expected finite coords, got NaN or infinity"),
+    "text coords": (numbered(0), np.full((4, 2), "a"), "expected coords to be numbers, got <U1"),
 }
 
 
-def spoilt(bags: Bags, sentence: str) -> None:
+def check_one_invalid(bags: Bags, sentence: str) -> None:
     """The second of three bags is bad, and nothing else is."""
     for part, i in ((bags, 1), (bags.subset([1]), 0)):
         with pytest.raises(ValueError, match=exactly(sentence)):
@@ -329,7 +329,7 @@ def test_a_bad_bag_in_memory_spoils_no_other(what: str) -> None:
     bags = Bags.from_arrays(
         [numbered(7), x, numbered(9)], [0, 1, 1], coords=[None, coords, None], name="some"
     )
-    spoilt(bags, f"bag '1' of some: {sentence}")
+    check_one_invalid(bags, f"bag '1' of some: {sentence}")
 
 
 @pytest.mark.parametrize("what", BAD)
@@ -338,7 +338,7 @@ def test_a_bad_file_spoils_no_other(tmp_path: Path, what: str) -> None:
     for name, features, where in (("a", numbered(7), None), ("b", x, coords), ("c", numbered(9), None)):
         write(tmp_path / f"{name}.npz", features, where)
     bags = bags_from_folder(tmp_path, {"a": 0, "b": 1, "c": 1})
-    spoilt(bags, f"{tmp_path / 'b.npz'}: {sentence}")
+    check_one_invalid(bags, f"{tmp_path / 'b.npz'}: {sentence}")
 
 
 @pytest.mark.parametrize("cut", [0, 20, 0.5, -5])
@@ -356,7 +356,7 @@ def test_a_truncated_file_spoils_no_other(tmp_path: Path, suffix: str, cut: floa
         bags[1]
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < len(str(path)) + 200
-    spoilt(bags, str(caught.value))
+    check_one_invalid(bags, str(caught.value))
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -378,7 +378,7 @@ def test_a_file_of_something_else(tmp_path: Path, suffix: str) -> None:
 
 def test_nothing_is_left_of_nothing() -> None:
     with pytest.raises(
-        ValueError, match=exactly("expected at least one usable bag in bags, got none: there is no bag")
+        ValueError, match=exactly("expected at least one usable bag in bags, got none: the data set is empty")
     ):
         Bags.from_arrays([], []).usable()
 
@@ -419,7 +419,7 @@ def test_the_width_is_that_of_the_first_readable_bag(reads: Counter[str], tmp_pa
     assert reads == {"bad.npy": 1, "0.npy": 1}
     part = bags_from_folder(tmp_path, labels).subset([3, 4])  # has the width of the whole
     with pytest.raises(
-        ValueError, match=exactly(f"{tmp_path / '1.npy'}: expected 5 features an instance, got 3")
+        ValueError, match=exactly(f"{tmp_path / '1.npy'}: expected 5 features per instance, got 3")
     ):
         part[0]
     assert part.dim == 5
@@ -431,7 +431,7 @@ def test_the_width_is_that_of_most_bags_once_all_have_been_read(reads: Counter[s
     bags = bags_from_folder(tmp_path, {str(i): i % 2 for i in range(4)})
     assert bags.dim == 5
     assert bags.check() == {
-        str(i): f"{tmp_path / f'{i}.npy'}: expected 3 features an instance, got {d}"
+        str(i): f"{tmp_path / f'{i}.npy'}: expected 3 features per instance, got {d}"
         for i, d in ((0, 5), (3, 4))
     }
     assert reads == {"0.npy": 2, "1.npy": 1, "2.npy": 1, "3.npy": 1}  # the first once more, for the width
@@ -448,7 +448,7 @@ def test_the_width_can_be_given(reads: Counter[str], tmp_path: Path) -> None:
     assert not reads
     assert bags[2].x.shape == (4, 3)
     assert reads == {"2.npy": 1}
-    assert bags.check() == {"0": f"{tmp_path / '0.npy'}: expected 3 features an instance, got 5"}
+    assert bags.check() == {"0": f"{tmp_path / '0.npy'}: expected 3 features per instance, got 5"}
     assert Bags.from_arrays([numbered(0), numbered(1, 2, 4)], [0, 1], dim=4).usable().names == ("1",)
 
 
@@ -476,7 +476,7 @@ def test_the_others_may_be_gone(tmp_path: Path) -> None:
     for i in (0, 2):
         (tmp_path / f"{i}.npz").unlink()
     assert bags[1].x.tolist() == numbered(1).tolist()
-    sentence = f"{tmp_path / '0.npz'}: expected a file, got none: it is no longer there"
+    sentence = f"{tmp_path / '0.npz'}: expected a file, but it no longer exists"
     with pytest.raises(ValueError, match=exactly(sentence)):
         bags[0]
 

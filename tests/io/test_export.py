@@ -27,7 +27,7 @@ from setwise.nn import (
     SumPool,
     UniformGraph,
 )
-from setwise.nn.layers import Framed
+from setwise.nn.layers import RescaledNetwork
 
 SIZES = [(1, 1), (3, 17), (2, 300), (5, 3), (1, 64)]
 
@@ -93,7 +93,7 @@ def run(path, x, mask):
 def framed(folder):
     """Every part in the units of data, some in training, in double precision; and the files made of it."""
     torch.manual_seed(1)
-    model = Framed(
+    model = RescaledNetwork(
         Parts(4),
         mean=torch.tensor([2e3, 0.0, -1e3]),
         std=torch.tensor([1e3, 3e3, 2e3]),
@@ -137,7 +137,7 @@ def test_the_set_transformer_can_be_exported(folder):
 @torch.no_grad()
 def test_units_stay_exact_and_nothing_is_dropped(folder):
     times = torch.tensor([1.7e9], dtype=torch.float64)
-    model = Framed(DeepSets.build(1, 1, dim=4, depth=0), mean=times + 0.5, std=torch.tensor([300.0]))
+    model = RescaledNetwork(DeepSets.build(1, 1, dim=4, depth=0), mean=times + 0.5, std=torch.tensor([300.0]))
     model.network.head = nn.Sequential(nn.Dropout(0.9), model.network.head)
     path = to_torch_export(model.double(), folder / "times.pt2", in_dim=1)
     model.eval()
@@ -260,7 +260,7 @@ class Branches(nn.Module):
         (DMPS.build(4, 2), "DMPS must take .*, got an error: mat1 and mat2 shapes cannot be multiplied"),
         (Told(None, lambda x, mask: x), r"Told must take .*, got \[2, 7, 3\] for 2 sets"),
         (Told(None, lambda x, mask: (x,)), r"Told must take .*, got tuple for 2 sets"),
-        (Told(None, lambda x, mask: x.sum(1) / 0), r"with finite values, got NaN or infinite values"),
+        (Told(None, lambda x, mask: x.sum(1) / 0), r"with finite outputs, got NaN or infinity"),
     ],
 )
 def test_models_that_cannot_be_exported_are_told_so(folder, capfd, to, model, sentence):
@@ -290,7 +290,7 @@ def test_every_output_is_compared_in_its_own_unit(folder, said, error, got):
     x, mask, said = torch.ones(2, 5, 1), torch.ones(2, 5, dtype=torch.bool), torch.tensor(said)
 
     def write():
-        return export._written(
+        return export._write_if_equal(
             folder / "unit", b"", lambda x, mask: said + torch.tensor(error), [(x, mask, said)]
         )
 
@@ -303,8 +303,8 @@ def test_every_output_is_compared_in_its_own_unit(folder, said, error, got):
 
 def test_what_comes_out_must_have_its_shape(folder):
     x, mask, said = torch.ones(2, 5, 1), torch.ones(2, 5, dtype=torch.bool), torch.ones(2, 1)
-    with pytest.raises(ValueError, match=r"must give \[2, 1\] for 2 sets of 5 elements, got \[1, 1\]"):
-        export._written(folder / "shape", b"", lambda x, mask: said[:1], [(x, mask, said)])
+    with pytest.raises(ValueError, match=r"must return \[2, 1\] for 2 sets of 5 elements, got \[1, 1\]"):
+        export._write_if_equal(folder / "shape", b"", lambda x, mask: said[:1], [(x, mask, said)])
 
 
 def test_wrong_arguments_are_refused(folder, monkeypatch):
@@ -313,8 +313,8 @@ def test_wrong_arguments_are_refused(folder, monkeypatch):
         to_torch_export(model, folder / "none", in_dim=0)
     with pytest.raises(TypeError, match="metadata must map strings to strings, got 'classes': 3"):
         to_onnx(model, folder / "none", in_dim=3, metadata={"classes": 3})
-    monkeypatch.setattr(export, "LARGEST", 100)
-    with pytest.raises(ValueError, match=r"an ONNX file holds less than 2 GiB, got a model of 0.0 GiB"):
+    monkeypatch.setattr(export, "ONNX_LIMIT", 100)
+    with pytest.raises(ValueError, match=r"must be smaller than 2 GiB, got a model of 0.0 GiB"):
         to_onnx(model, folder / "none", in_dim=3)
 
 
@@ -329,5 +329,5 @@ def test_an_estimator_is_told_where_its_module_is(export, tmp_path):
     class Fitted:
         module_ = None
 
-    with pytest.raises(TypeError, match="model must be a torch module, got Fitted: its module_ is one"):
+    with pytest.raises(TypeError, match="model must be a torch module, got Fitted; pass its module_"):
         export(Fitted(), tmp_path / "model", in_dim=3)

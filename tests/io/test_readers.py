@@ -90,9 +90,9 @@ def test_columns_by_other_names(tmp_path: Path) -> None:
     both = read_sets(path, label_column=("label", "g"), features=["f"])
     assert both.labels is not None
     assert both.labels.tolist() == [[2, 1], [0, 0], [0, 1]]
-    with pytest.raises(ValueError, match="groups and features must differ, got 'f' twice"):
+    with pytest.raises(ValueError, match="groups and features must be distinct, got 'f' twice"):
         read_sets(path, label_column="f", features=["f"])
-    with pytest.raises(ValueError, match="label_column must be at least one column, got none"):
+    with pytest.raises(ValueError, match="label_column must name at least one column, got none"):
         read_sets(path, label_column=())
 
 
@@ -146,7 +146,7 @@ ROWS = "set,label,f,g\na,0,1,2\nb,1,3,4\n"
 WRONG: dict[str, tuple[str, str]] = {
     "two labels": (ROWS + "a,1,5,6", ", set 'a': expected one value in column 'label', got 0 and 1"),
     "no label": (ROWS + "b,,5,6", ", set 'b': expected one value in column 'label', got none"),
-    "no set": (ROWS + " ,1,5,6", ", row 3: expected the name of a set, got none"),
+    "no set": (ROWS + " ,1,5,6", ", row 3: expected a set ID, got none"),
     "text": (ROWS + "b,1,5,six", ", set 'b', column 'g': expected a finite number, got 'six'"),
     "no cell": (ROWS + "b,1,,6", ", set 'b', column 'f': expected a finite number, got ''"),
     "nan": (ROWS + "b,1,5,NaN", ", set 'b', column 'g': expected a finite number, got 'NaN'"),
@@ -159,7 +159,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "short row": (ROWS + "b,1,5", ", set 'b', column 'g': expected a finite number, got ''"),
     "words": (
         "set,label,f,g\na,0,1,Ann\n",
-        ", set 'a', column 'g': expected a finite number, got 'Ann'; say which columns are features if",
+        ", set 'a', column 'g': expected a finite number, got 'Ann'; choose the feature columns if",
     ),
     "long row": (
         ROWS + "b,1,5,6,7",
@@ -171,13 +171,13 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "twice": (
         "set,label,f, f\na,0,1,2\n",
-        ": expected columns of different names, got 'f' twice",
+        ": expected distinct column names, got 'f' twice",
     ),
     "no set column": ("bag,label,f\na,0,1\n", ": expected a column 'set', got bag, label, f"),
     "no label column": ("set,class,f\na,0,1\n", ": expected a column 'label', got set, class, f"),
     "semicolons": ("set;label;f\na;0;1\n", ": expected a column 'set', got set;label;f"),
-    "no features": ("set,label\na,0\n", ": expected columns with features, got only set, label"),
-    "no rows": ("set,label,f\n", ": expected at least one row below the names of columns, got none"),
+    "no features": ("set,label\na,0\n", ": expected at least one feature column, got only set, label"),
+    "no rows": ("set,label,f\n", ": expected at least one row below the header, got none"),
     "nothing": ("", ": expected a readable CSV file, got an error: EmptyDataError: No columns to parse"),
     "a quote": (ROWS + 'b,1,"5,6', ": expected a readable CSV file, got an error: ParserError: "),
 }
@@ -206,13 +206,13 @@ def test_what_is_wrong_with_a_parquet_table(tmp_path: Path) -> None:
         (
             "f",
             [[1], [2], [3], [4]],
-            ", set '12', column 'f': expected a finite number, got '[1]'; say which "
-            "columns are features if this is none",
+            ", set '12', column 'f': expected a finite number, got '[1]'; choose the "
+            "feature columns if this is not one",
         ),
         ("f", [1, None, 2, 3], ", set '3', column 'f': expected a finite number, got 'nan'"),
         ("f", ["1", "2", "3", "x"], ", set '5', column 'f': expected a finite number, got 'x'"),
-        ("set", [1, None, 2, 3], ", row 2: expected the name of a set, got none"),
-        ("set", ["a", "a", None, "b"], ", row 3: expected the name of a set, got none"),
+        ("set", [1, None, 2, 3], ", row 2: expected a set ID, got none"),
+        ("set", ["a", "a", None, "b"], ", row 3: expected a set ID, got none"),
         ("label", [None, "a", "b", "c"], ", set '12': expected one value in column 'label', got none"),
         ("label", [1.0, np.inf, 1, 2], ", set '3': expected one value in column 'label', got none"),
     ):
@@ -221,7 +221,7 @@ def test_what_is_wrong_with_a_parquet_table(tmp_path: Path) -> None:
             read_sets(path)
     twice = pyarrow.Table.from_arrays([pyarrow.array([1])] * 4, names=["set", "label", "f", "f"])
     pyarrow.parquet.write_table(twice, path)
-    with pytest.raises(ValueError, match="ValueError: columns must differ, got 'f' twice"):
+    with pytest.raises(ValueError, match="ValueError: column names must be distinct, got 'f' twice"):
         read_sets(path)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(ValueError, match=r"expected a readable \.parquet file, got an error: Arrow"):
@@ -303,12 +303,10 @@ def test_one_of_several_data_sets(tmp_path: Path) -> None:
     assert data.groups is not None
     assert data.groups.tolist() == ["s", "t"]
     with pytest.raises(
-        ValueError, match=exactly(f"{path}: name must be that of a data set in it, m, n, got None")
+        ValueError, match=exactly(f"{path}: name must be one of the data sets m, n, got None")
     ):
         read_sets(path)
-    with pytest.raises(
-        ValueError, match=exactly(f"{path}: name must be that of a data set in it, m, n, got o")
-    ):
+    with pytest.raises(ValueError, match=exactly(f"{path}: name must be one of the data sets m, n, got o")):
         read_sets(path, name="o")
 
 
@@ -323,13 +321,13 @@ def test_labels_by_another_name_and_none(tmp_path: Path) -> None:
 
 FORMS = "expected X [sets, elements, features], X [elements, features] and bag, or values and ptr"
 ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
-    "nothing": ({}, f"{FORMS}, got nothing"),
+    "nothing": ({}, f"{FORMS}, got no arrays"),
     "flat": ({"X": X[0], "y": [1, 2]}, f"{FORMS}, got X, y"),
-    "no labels": ({"X": X}, "expected y, one a set, got only X"),
-    "few labels": ({"X": X, "y": [1]}, "expected y [2] of numbers or strings, one a set, got int64 [1]"),
+    "no labels": ({"X": X}, "expected an array 'y' with one value per set, got only X"),
+    "few labels": ({"X": X, "y": [1]}, "expected y [2] with one number or string per set, got int64 [1]"),
     "deep labels": (
         {"X": X, "y": X},
-        "expected y [2] of numbers or strings, one a set, got float32 [2, 3, 2]",
+        "expected y [2] with one number or string per set, got float32 [2, 3, 2]",
     ),
     "nan label": ({"X": X, "y": [1, np.nan]}, "expected y to be finite, got nan"),
     "nan": (
@@ -343,10 +341,10 @@ ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
         "mask must be bool [2, 3], got int64 [2, 3]",
     ),
     "short mask": ({"X": X, "mask": [[1]], "y": [1, 2]}, "mask must be bool [2, 3], got bool [1, 1]"),
-    "ptr": ({"values": X[0], "ptr": [0, 4], "y": [1]}, "ptr must rise from 0 to the 3 elements there are"),
+    "ptr": ({"values": X[0], "ptr": [0, 4], "y": [1]}, "ptr must rise from 0 to 3, "),
     "bags": (
         {"X": X[0], "bag": [0.5, 1, 1], "y": [1]},
-        "expected X [elements, features] and bag [elements] of whole numbers or names, "
+        "expected X [elements, features] and bag [elements] of integers or strings, "
         "got [3, 2] and float64 [3]",
     ),
 }
@@ -362,7 +360,8 @@ def test_what_is_wrong_with_arrays(tmp_path: Path, what: str) -> None:
 
 def test_groups_that_are_not_there(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.npz", X=X, y=[1, 2])
-    with pytest.raises(ValueError, match=exactly(f"{path}: expected site, one a set, got only X, y")):
+    sentence = f"{path}: expected an array 'site' with one value per set, got only X, y"
+    with pytest.raises(ValueError, match=exactly(sentence)):
         read_sets(path, group_column="site")
 
 
@@ -484,7 +483,8 @@ def test_sub_folders_called_like_labels(tmp_path: Path) -> None:
     write(tmp_path / "d.npy", numbered(3))
     data = read_sets(tmp_path)
     assert data.ids == ("ill/a.npy", "well/a.npz", "well/c.csv")
-    assert data.left_out == {"d.npy": f"{tmp_path / 'd.npy'}: expected it in a sub-folder, got no label"}
+    sentence = f"{tmp_path / 'd.npy'}: expected a sub-folder named after its label, got none"
+    assert data.left_out == {"d.npy": sentence}
     data = read_sets(tmp_path, labels=False)
     assert (data.ids[0], data.labels) == ("d.npy", None)
 
@@ -503,34 +503,34 @@ def test_a_folder_of_tables(tmp_path: Path) -> None:
     for text, sentence in (
         ("f,g\n1,2\n", ": expected columns g, f, got f, g"),
         ("g,f\n1,x\n", ", row 1, column 'f': expected a finite number, got 'x'"),
-        ("g,f\n", ": expected the names of columns, then rows of numbers, got no names or rows"),
+        ("g,f\n", ": expected a header and at least one row of numbers, got no header or no rows"),
     ):
         path.write_text(text)
         with pytest.raises(ValueError, match=exactly(f"{path}{sentence}")[:-1]):
             read_sets(tmp_path)
     path.unlink()
     (tmp_path / "0" / "a.csv").write_text("1,2\n3,4\n")  # a header is missing, and a row would be
-    with pytest.raises(ValueError, match="expected the names of columns, then rows"):
+    with pytest.raises(ValueError, match="expected a header and at least one row"):
         read_sets(tmp_path)
 
 
 def test_what_is_wrong_with_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"{tmp_path}: expected files .h5, .*, one a set, got none"):
+    with pytest.raises(ValueError, match=f"{tmp_path}: expected files .h5, .*, one per set, got none"):
         read_sets(tmp_path)
     write(tmp_path / "a.npy", numbered(1))
     with pytest.raises(ValueError, match=f"{tmp_path}: expected a manifest.csv with labels, or files in"):
         read_sets(tmp_path)
-    with pytest.raises(ValueError, match=f"{tmp_path}: expected a manifest.csv with the groups"):
+    with pytest.raises(ValueError, match=f"{tmp_path}: expected a manifest.csv with a column '.*' of groups"):
         read_sets(tmp_path, group_column="site")
-    with pytest.raises(ValueError, match=f"{tmp_path}: expected one label for each set in a folder, got 2"):
+    with pytest.raises(ValueError, match=f"{tmp_path}: expected one label column for a folder, got "):
         read_sets(tmp_path, label_column=["a", "b"])
     (tmp_path / "b.csv").write_text("f,g\n1,2\n")
     with pytest.raises(
-        ValueError, match=exactly(f"{tmp_path / 'b.csv'}: expected 3 features an element, got 2")
+        ValueError, match=exactly(f"{tmp_path / 'b.csv'}: expected 3 features per element, got 2")
     ):
         read_sets(tmp_path, labels=False)
     write(tmp_path / "b.npy", numbered(1, d=4))
-    with pytest.raises(ValueError, match=f"{tmp_path / 'b.npy'}: expected 3 features an instance, got 4"):
+    with pytest.raises(ValueError, match=f"{tmp_path / 'b.npy'}: expected 3 features per instance, got 4"):
         read_sets(tmp_path, labels=False)
     write(tmp_path / "b.npy", numbered(1, n=0))
     with pytest.raises(ValueError, match=f"{tmp_path / 'b.npy'}: expected at least one instance"):

@@ -84,7 +84,7 @@ def test_wrong_batches_of_torchmil(unchecked: None) -> None:
         ({"X": x}, "expected a batch with X and Y, got X"),
         ({}, "expected a batch with X and Y, got nothing"),
         ({"X": x[0], "Y": y}, "X must be [bags, instances, features], got [3, 4]"),
-        ({"X": x, "Y": y[:1]}, "Y must be [2], one a bag, got [1]"),
+        ({"X": x, "Y": y[:1]}, "Y must be [2], one label per bag, got [1]"),
         (
             {"X": x, "Y": y, "mask": torch.full((2, 3), -1)},
             "mask must be 1 for instances and 0 for padding, got [-1]",
@@ -93,7 +93,7 @@ def test_wrong_batches_of_torchmil(unchecked: None) -> None:
     ):
         with pytest.raises(ValueError, match=exactly(sentence)):
             from_torchmil(wrong)
-    with pytest.raises(ValueError, match=exactly("y must be [2], one a bag, got [3]")):
+    with pytest.raises(ValueError, match=exactly("y must be [2], one label per bag, got [3]")):
         to_torchmil(SetBatch(x), torch.zeros(3))
     for shape in ((2, 4, 2), (2, 3)):
         with pytest.raises(ValueError, match=exactly(f"coords must be [2, 3, 2], got {list(shape)}")):

@@ -137,7 +137,7 @@ def test_fit_works_unchanged(tmp_path: Path) -> None:
     command = ["-m", "setwise", "fit", "sets.csv", "--folds", "2", "--max-epochs", "2", "--quiet"]
     done = torchrun(2, *command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("trivial guess") == 1
+    assert done.stdout.count("baseline") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "model.safetensors",
         "model.safetensors.report.json",

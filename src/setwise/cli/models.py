@@ -139,7 +139,7 @@ def fit(
         features=features or None,
         **reading.options(),
     )
-    _print(*report.sheets())
+    _print(*report.tables())
 
 
 def predict(

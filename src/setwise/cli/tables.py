@@ -1,4 +1,4 @@
-"""Tables for a terminal."""
+"""Tables to print in a terminal."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """A table to print: its title, its headings if it has any, and its rows."""
+class TextTable:
+    """A table with a title, optional column headings, and rows of text."""
 
     title: str
     headings: tuple[str, ...]
@@ -17,7 +17,7 @@ class Sheet:
         from rich import box
         from rich.console import Group
         from rich.table import Table
-        from rich.text import Text  # a label in brackets is no markup
+        from rich.text import Text  # prints brackets in labels as they are
 
         table = Table(show_header=bool(self.headings), box=box.SIMPLE_HEAD if self.headings else None)
         for heading in self.headings or self.rows[0]:
@@ -27,11 +27,11 @@ class Sheet:
         return Group(Text(self.title, style="bold"), table) if self.title else table
 
 
-def lines(facts: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Those facts that there are."""
-    return tuple((what, told) for what, told in facts.items() if told)
+def nonempty_rows(facts: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Rows of names and values; drop entries with an empty value."""
+    return tuple((name, value) for name, value in facts.items() if value)
 
 
 def with_error(mean: float, error: float | None) -> str:
-    """A mean and its standard error, as text."""
+    """A mean and, if known, its standard error as text."""
     return f"{mean:.4g}" if error is None else f"{mean:.4g} ± {error:.2g}"

@@ -9,22 +9,22 @@ from setwise.estimators.regressor import SetRegressor
 
 
 def load(path: Path | str, *, network: Network | None = None) -> SetClassifier | SetRegressor:
-    """Read a fitted estimator that `SetClassifier.save` or `SetRegressor.save` wrote.
+    """Load a fitted estimator that `SetClassifier.save` or `SetRegressor.save` wrote.
 
-    Nothing in the file is executed.
+    No code in the file is executed.
 
     Args:
-        path: of the file.
-        network: what made the network, if the estimator was given one of its own.
+        path: the model file.
+        network: the ``network`` argument of the saved estimator, if it had one.
     """
     path = Path(path)
     state, description = read_model(path)
     kinds = {kind.__name__: kind for kind in (SetClassifier, SetRegressor)}
     try:
         if description.get("own_network") and network is None:
-            raise ValueError("its network is one of its own, which load must be given as network=")
+            raise ValueError("it was fitted with a custom network; pass it as load(…, network=…)")
         estimator = kinds[description["estimator"]](**description["params"])
         estimator._restore(description, state, network)
-    except Exception as error:  # a description may be wrong in any way
-        raise ValueError(f"{path} holds no estimator that can be used: {error}") from error
+    except Exception as error:  # an invalid description can cause any error
+        raise ValueError(f"{path} is not a valid setwise estimator: {error}") from error
     return estimator

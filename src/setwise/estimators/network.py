@@ -10,9 +10,9 @@ from setwise.nn.layers import MLP, Dense
 from setwise.nn.pool import GatedAttentionPool, JoinedPool
 
 FEW_FEATURES = 32
-"""Features of an element up to which an encoder needs no dropout."""
+"""Number of features per element up to which the default is no dropout."""
 OUTLIER = 5.0
-"""Standard deviations beyond which a feature grows by its logarithm only."""
+"""Standard deviations beyond which a feature is compressed."""
 
 
 def build_network(
@@ -22,29 +22,29 @@ def build_network(
     layers: Sequence[int] = (128, 64),
     dropout: float | Literal["auto"] = "auto",
     pool: str = "mean",
-    soften: bool = True,
+    compress_outliers: bool = True,
     **parts: Any,
 ) -> DMPS:
-    """A DMPS for features in standard units: an encoder with dropout, blocks, and one pool or several.
+    """A DMPS for standardised features, with dropout in the encoder and one or several pools.
 
     Args:
-        in_dim: features of an element.
-        out_dim: outputs.
+        in_dim: number of features per element.
+        out_dim: number of outputs.
         layers: widths of the encoder's layers.
-        dropout: share of each layer that is left out at random in training; see `share_left_out`.
+        dropout: dropout rate of the encoder; see `default_dropout`.
         pool: ``"mean"``, ``"max"``, ``"sum"``, ``"attention"``, ``"gated"``, or several joined by plus signs.
-        soften: whether to draw outliers in, see `Softened`.
-        **parts: depth, block, graph and hidden of `DMPS.build`.
+        compress_outliers: whether the encoder starts with `CompressOutliers`.
+        **parts: ``depth``, ``block``, ``graph`` and ``hidden`` of `DMPS.build`.
 
     >>> build_network(3, 2, layers=(8,), pool="mean+max", hidden=(8, 8), depth=1).head.linear.in_features
     16
     """
     dim = layers[-1]
-    share = share_left_out(in_dim) if dropout == "auto" else dropout
+    rate = default_dropout(in_dim) if dropout == "auto" else dropout
     encoder = MLP(in_dim, *layers)
     encoder.layers = nn.Sequential(
-        *([Softened()] if soften else []),
-        *(part for layer in encoder.layers for part in (layer, nn.Dropout(share))),
+        *([CompressOutliers()] if compress_outliers else []),
+        *(part for layer in encoder.layers for part in (layer, nn.Dropout(rate))),
     )
     known = pools(dim) | {"gated": lambda: GatedAttentionPool(dim)}
     chosen = [choose("pool", name, known) for name in pool.split("+")]
@@ -54,25 +54,23 @@ def build_network(
     return model
 
 
-class Softened(nn.Module):
-    """Features within five standard deviations as they are; beyond, they grow by their logarithm.
+class CompressOutliers(nn.Module):
+    """Compress values beyond ±5 logarithmically: sign(x) · (5 + log(1 + |x| − 5)) if |x| > 5, else x.
 
-    A single value that is far out then neither drowns all others nor is lost.
-
-    >>> Softened()(torch.tensor([-2.0, 5.0, 6.0, -105.0]))
+    >>> CompressOutliers()(torch.tensor([-2.0, 5.0, 6.0, -105.0]))
     tensor([-2.0000,  5.0000,  5.6931, -9.6151])
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Draw outliers in."""
+        """Compress each value."""
         beyond = (x.abs() - OUTLIER).clamp(min=0)
         return x.clamp(-OUTLIER, OUTLIER) + x.sign() * beyond.log1p()
 
 
-def share_left_out(in_dim: int) -> float:
-    """The dropout that suits elements of so many features: a half of many, which are soon learned by heart.
+def default_dropout(in_dim: int) -> float:
+    """The default dropout rate: 0.5 for more than 32 features per element, against overfitting, else 0.
 
-    >>> share_left_out(3), share_left_out(166)
+    >>> default_dropout(3), default_dropout(166)
     (0.0, 0.5)
     """
     return 0.5 if in_dim > FEW_FEATURES else 0.0

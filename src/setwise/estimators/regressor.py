@@ -8,47 +8,46 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from setwise.estimators.base import Network, SetEstimator, checked_targets, one_a_set
+from setwise.estimators.base import Network, SetEstimator, check_target_count, check_targets
 from setwise.nn.dmps import DMPS
-from setwise.sets import LARGEST
+from setwise.sets import FLOAT32_MAX
 from setwise.tasks import Count, Regression
 
-try:
-    from sklearn.base import RegressorMixin
-    from sklearn.utils._param_validation import StrOptions
-    from sklearn.utils.validation import column_or_1d
-except ImportError as error:
-    raise ModuleNotFoundError("the estimators need scikit-learn: pip install 'setwise[sklearn]'") from error
+# estimators.base must come first: it reports a missing scikit-learn.
+# isort: split
+from sklearn.base import RegressorMixin
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import column_or_1d
 
 
 class SetRegressor(RegressorMixin, SetEstimator):  # type: ignore[misc]
-    """Predict numbers from sets: real ones by least squares, or counts by Poisson regression.
+    """Regressor of sets: real targets by least squares, or counts by Poisson regression.
 
-    The network is that of `SetClassifier`, and so are all arguments but for the first.
+    The network and all arguments except ``loss`` are those of `SetClassifier`.
 
     Args:
-        loss: ``"squared_error"`` for real targets, one a set or several; ``"poisson"`` for counts, whose mean
-            is predicted.
-        block: as in `SetClassifier`, and so for all that follow.
-        depth: how many times messages are passed.
+        loss: ``"squared_error"`` for one or several real targets per set; ``"poisson"`` for counts, in which
+            case predictions are mean counts.
+        block: type of block.
+        depth: number of blocks.
         layers: widths of the encoder's layers.
         hidden: widths of the deep kernel's layers.
-        pool: how elements become a set. A sum suits counts and totals.
-        graph: how the graph is computed.
-        network: ``(in_dim, out_dim) → module`` instead of all of the above.
-        dropout: share of each layer of the encoder that is left out at random in training.
-        standardize: whether to bring features to standard units.
-        max_epochs: passes over the sets.
-        batch_size: sets in a batch.
-        max_elements: at most so many elements of a set at a time in training.
-        lr: learning rate at the start.
-        weight_decay: how much weights are drawn to zero.
-        early_stopping: whether to watch the loss on sets set aside, and keep the best network.
-        validation_fraction: share of the sets that are set aside for that.
-        n_iter_no_change: epochs without progress on them after which training stops.
-        warm_start: whether `fit` goes on from the network that is there.
-        random_state: seed of the weights, the batches and the dropout.
-        device: where to train.
+        pool: pooling. ``"sum"`` is suitable for counts and totals.
+        graph: type of graph.
+        network: function ``(in_dim, out_dim) → module`` that builds a network in place of all of the above.
+        dropout: dropout rate of the encoder.
+        standardize: whether to standardise features.
+        max_epochs: number of epochs.
+        batch_size: maximum number of sets per batch.
+        max_elements: maximum number of elements per set in training; None takes all.
+        lr: initial learning rate.
+        weight_decay: weight decay (L2 penalty).
+        early_stopping: whether to stop when the loss on held-out sets no longer improves.
+        validation_fraction: fraction of the sets to hold out for early stopping.
+        n_iter_no_change: epochs without improvement after which training stops.
+        warm_start: whether `fit` continues training the fitted network.
+        random_state: random seed of weights, batches and dropout.
+        device: device to train on.
         verbose: whether to show a progress bar; a string is its title.
 
     >>> rng = np.random.default_rng(0)
@@ -113,58 +112,59 @@ class SetRegressor(RegressorMixin, SetEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Go on learning with one pass over these sets, at a constant rate.
+        """Train for one epoch on these sets, at a constant learning rate.
 
         Args:
             X: the sets.
             y: their targets.
-            sample_weight: how much each set counts.
+            sample_weight: one weight per set; all 1 by default.
         """
         return self._partial_fit(X, y, sample_weight)
 
     def predict(self, X: Any) -> Float[np.ndarray, " b"] | Float[np.ndarray, "b k"]:
-        """The target of each set; of counts, their mean λ."""
+        """The predicted target of each set; for counts, their mean λ."""
         out = self._outputs(X).double()
         out = out.exp() if isinstance(self.task_, Count) else out
         return np.asarray(out if self._several else out[:, 0])
 
     def _targets(self, y: Any, count: int, *, reset: bool) -> np.ndarray:
-        """Numbers ``[b]`` or ``[b, k]``; settles what the task is."""
-        y = checked_targets(y, self, dtype=np.float64)
+        """Numbers ``[b]`` or ``[b, k]``; determines the task if ``reset``."""
+        y = check_targets(y, self, dtype=np.float64)
         several = y.ndim == 2 and y.shape[1] > 1
         y = y if several else column_or_1d(y, warn=True)
-        one_a_set(y, count)
-        if np.abs(y).max() > LARGEST:
-            raise ValueError(f"y must hold numbers of single precision, got {np.abs(y).max():g}")
+        check_target_count(y, count)
+        if np.abs(y).max() > FLOAT32_MAX:
+            raise ValueError(f"y must be at most {FLOAT32_MAX:g} in magnitude, got {np.abs(y).max():g}")
         if reset:
             self.task_ = Regression() if self.loss == "squared_error" else Count()
             self._several, self._out_dim = several, y.shape[1] if several else 1
         if several != self._several or (several and y.shape[1] != self._out_dim):
             raise ValueError(
-                f"y must hold {self._out_dim} numbers a set as in the first call, got {list(y.shape)}"
+                f"y must have {self._out_dim} targets per set as in the first call, got shape {list(y.shape)}"
             )
         if isinstance(self.task_, Count) and (several or y.min() < 0):
-            raise ValueError("y must hold one count a set, not negative, for loss='poisson', got others")
+            got = f"shape {list(y.shape)}" if several else f"{y.min():g}"
+            raise ValueError(f"loss='poisson' needs one count per set, 0 or more, got {got}")
         return np.asarray(y)
 
-    def _out_units(self, targets: Tensor) -> dict[str, Tensor]:
+    def _target_statistics(self, targets: Tensor) -> dict[str, Tensor]:
         if isinstance(self.task_, Count):
             return {}
         std, mean = torch.std_mean(targets.view(len(targets), -1), dim=0, correction=0)
         return {"out_mean": mean, "out_std": std}
 
-    def _in_network_units(self, targets: Tensor) -> Tensor:
-        if self.module_.out_mean is None or self.module_.out_std is None:
+    def _scale_targets(self, targets: Tensor) -> Tensor:
+        if (rescale := self.module_.outputs) is None:
             return targets.float()
-        scaled = (targets.view(len(targets), -1) - self.module_.out_mean.cpu()) / self.module_.out_std.cpu()
-        return scaled.view(targets.shape).float()
+        scaled: Tensor = rescale(targets.view(len(targets), -1).to(rescale.mean.device))
+        return scaled.view(targets.shape).float().cpu()
 
-    def _start_output(self, network: DMPS, targets: Tensor) -> None:
-        if isinstance(self.task_, Count):  # from the mean count, however large
+    def _initialize_output(self, network: DMPS, targets: Tensor) -> None:
+        if isinstance(self.task_, Count):  # start at the mean count
             bias = network.get_parameter("head.linear.bias")
             nn.init.constant_(bias, float(targets.mean().clamp(min=1e-3).log()))
 
-    def _described(self) -> dict[str, Any]:
+    def _description(self) -> dict[str, Any]:
         return {"several": self._several}
 
     def _restore(
@@ -177,5 +177,5 @@ class SetRegressor(RegressorMixin, SetEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         tags.target_tags.multi_output = True
-        tags.regressor_tags.poor_score = True  # of a table: a set of numbers has no first and second column
+        tags.regressor_tags.poor_score = True  # on tables: sets have no order
         return tags

@@ -205,7 +205,7 @@ def _images() -> PatchedImages:
 
 @cache
 def _fold_split(by: str, folds: int, seed: int, fold: int) -> tuple[PatchedImages, PatchedImages]:
-    from setwise.estimators.folds import stratified_folds
+    from setwise.experiments.folds import stratified_folds
 
     images = _images()
     groups = images.slides if by == "slide" else None
@@ -252,7 +252,7 @@ def _encoder(mean: Tensor, std: Tensor, dim: int = DIM) -> sw.nn.ElementEncoder:
 
     return sw.nn.ElementEncoder(
         nn.Sequential(
-            sw.nn.Standardize(mean, std),
+            sw.nn.Rescale(mean, std, axis=1),
             sw.nn.ConvPool(3, 36, kernel=4),
             sw.nn.ConvPool(36, 48, kernel=3),
             nn.Flatten(),

@@ -178,7 +178,7 @@ class MIL(CrossValidated):
     def example_sets(self, seed: int, count: int, generator: Generator) -> list[ExampleSet]:
         """Test bags, their instances projected on the first two principal axes."""
         train, test = self._parts(seed)
-        scale = sw.nn.Standardize(*_scale(train))
+        scale = sw.nn.Rescale(*_scale(train))
         return [
             ExampleSet(test[i].x, int(test.labels[i]), partial(_shown_set, test.names[i], test[i].x, scale))
             for i in random_indices(len(test), count, generator)
@@ -209,7 +209,7 @@ def _bags(name: str) -> Bags:
 
 @cache
 def _fold_split(name: str, folds: int, seed: int, fold: int) -> tuple[Bags, Bags]:
-    from setwise.estimators.folds import stratified_folds
+    from setwise.experiments.folds import stratified_folds
 
     bags = _bags(name)
     number = stratified_folds(bags.labels, folds, seed=seed)
@@ -224,7 +224,7 @@ def _scale(bags: Bags) -> tuple[Tensor, Tensor]:
     return mean, std
 
 
-def _shown_set(name: str, x: Tensor, scale: sw.nn.Standardize) -> ShownSet:
+def _shown_set(name: str, x: Tensor, scale: sw.nn.Rescale) -> ShownSet:
     """Instances projected on the principal axes of the bag; features are named by number."""
     from setwise.inspection.explorer.content import ShownSet
     from setwise.inspection.explorer.layout import describe_elements, principal_axes
@@ -253,7 +253,7 @@ def _logistic(train: Bags) -> nn.Module:
 
     means = torch.stack([bag.x.mean(0) for bag in train])
     std, mean = torch.std_mean(means, dim=0)
-    scale = sw.nn.Standardize(mean, std)  # the mean of standardised instances is the standardised mean
+    scale = sw.nn.Rescale(mean, std)  # the mean of standardised instances is the standardised mean
     head = nn.Linear(train.dim, 1)
     with torch.no_grad():
         x = scale(means).numpy()
@@ -268,7 +268,7 @@ def _encoder(mean: Tensor, std: Tensor) -> sw.nn.ElementEncoder:
     """Standardised and clipped features, followed by fully connected layers with dropout 0.5."""
     from torch import nn
 
-    layers: list[nn.Module] = [sw.nn.Standardize(mean, std), nn.Hardtanh(-5, 5)]
+    layers: list[nn.Module] = [sw.nn.Rescale(mean, std), nn.Hardtanh(-5, 5)]
     for i, o in pairwise((len(mean), *WIDTHS)):
         layers += [sw.nn.Dense(i, o, activation="relu"), nn.Dropout(0.5)]
     return sw.nn.ElementEncoder(nn.Sequential(*layers))

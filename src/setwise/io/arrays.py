@@ -1,4 +1,4 @@
-"""Arrays of numpy's and of HDF5's files: no pickles, and no more memory than the file can fill."""
+"""Safe reading of arrays from npy, npz and HDF5 files: no pickles, no declared size beyond the file's."""
 
 import importlib
 import math
@@ -14,18 +14,17 @@ from jaxtyping import Shaped
 from setwise._files import LARGE, most_expanded, refuse_claim
 
 SMALL = 2**20
-"""Bytes that an array may claim whatever its file holds: empty arrays have a shape, too."""
+"""Declared size in bytes that is always accepted, e.g. for empty arrays."""
 
-_GZIP = 1  # HDF5's numbers of filters
+_GZIP = 1  # filter IDs of HDF5
 _FILTERS = {_GZIP: "gzip", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}
-_GZIP_RATIO = 1032  # bytes that one byte may become
+_GZIP_RATIO = 1032  # maximum compression ratio
 
 
-def read_npz(path: Path, wanted: Container[str]) -> dict[str, Shaped[np.ndarray, "..."] | None]:
-    """The wanted arrays of an npz file, and None for each of the others.
+def read_npz(path: Path, names: Container[str]) -> dict[str, Shaped[np.ndarray, "..."] | None]:
+    """Read the requested arrays of an npz file; the value of all others is None.
 
-    Together they may be as large as `setwise._files.LARGE` allows, and none larger than its own part of the
-    file, unpacked. Errors do not name the file.
+    Their total size is limited, see `setwise._files.LARGE`. Error messages do not contain the path.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -35,23 +34,24 @@ def read_npz(path: Path, wanted: Container[str]) -> dict[str, Shaped[np.ndarray,
     """
     with path.open("rb") as file, zipfile.ZipFile(file) as archive:
         members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
-        asked = {name: member for name, member in members.items() if name in wanted}
-        refuse_claim(sum(member.file_size for member in asked.values()), most_expanded(path.stat().st_size))
-        found: dict[str, Any] = dict.fromkeys(members)
-        for name, member in asked.items():
+        requested = {name: member for name, member in members.items() if name in names}
+        size = sum(member.file_size for member in requested.values())
+        refuse_claim(size, most_expanded(path.stat().st_size))
+        arrays: dict[str, Any] = dict.fromkeys(members)
+        for name, member in requested.items():
             with archive.open(member) as part:
-                found[name] = _read_array(part, member.file_size)
-        return found
+                arrays[name] = _read_array(part, member.file_size)
+        return arrays
 
 
 def read_npy(path: Path) -> Shaped[np.ndarray, "..."]:
-    """The array of an npy file, if it is no larger than the file. Errors do not name the file."""
+    """Read an npy file. Its declared size must not exceed its file size. Errors do not contain the path."""
     with path.open("rb") as file:
         return _read_array(file, path.stat().st_size)
 
 
 def _read_array(file: Any, size: int) -> Shaped[np.ndarray, "..."]:
-    read = np.lib.format.read_array_header_2_0  # of version 3, too, which differs in the names of fields only
+    read = np.lib.format.read_array_header_2_0  # also reads version 3
     if np.lib.format.read_magic(file) == (1, 0):
         read = np.lib.format.read_array_header_1_0
     shape, _, dtype = read(file)
@@ -62,13 +62,13 @@ def _read_array(file: Any, size: int) -> Shaped[np.ndarray, "..."]:
 
 
 def _bytes(shape: Sequence[int], dtype: Any) -> int:
-    """What an array takes; one that is empty counts as if it were not, as its shape may be huge as well."""
+    """Declared size of an array; axes of length 0 count as 1, because the others may still be huge."""
     size: int = max(dtype.itemsize, 1)
     return size * math.prod(max(abs(int(n)), 1) for n in shape)
 
 
-def h5py_for(what: str) -> Any:
-    """The module h5py, if it is there."""
+def import_h5py(what: str) -> Any:
+    """Import h5py."""
     try:
         return importlib.import_module("h5py")
     except ImportError as error:
@@ -76,21 +76,22 @@ def h5py_for(what: str) -> Any:
 
 
 def check_dataset(file: Any, name: str) -> Any:
-    """A data set of numbers in an open HDF5 file, checked before any of it is read.
+    """Check a numeric data set of an open HDF5 file before it is read.
 
-    It must lie in this very file, since links and virtual data sets may lead to any other. What is stored as
-    it is can be no larger than the file; what is stored in chunks, as large as `setwise._files.LARGE` allows.
-    Chunks may be compressed with gzip or lzf; those that could fill the memory are inflated to their
-    size here first, which HDF5 itself does without a limit. Errors do not name the file.
+    It must be stored in this file, because links and virtual data sets can refer to any other file. A
+    contiguous data set must not be larger than the file; the size of a chunked one is limited, see
+    `setwise._files.LARGE`. Chunks may be compressed with gzip or lzf. HDF5 decompresses gzip chunks without
+    a size limit, so chunks that could exhaust the memory are tested here first. Error messages do not contain
+    the path.
     """
-    h5py = h5py_for("HDF5 files")
+    h5py = import_h5py("HDF5 files")
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):
-        raise ValueError(f"expected {name} in the file itself, got a link to somewhere else")
+        raise ValueError(f"expected {name} in the file itself, got a link")
     dataset = file[name]
     if not isinstance(dataset, h5py.Dataset):
-        raise TypeError(f"expected {name} to be a data set, got a group or a type")
+        raise TypeError(f"expected {name} to be a data set, got {type(dataset).__name__}")
     if dataset.is_virtual or dataset.external:
-        raise ValueError(f"expected {name} in the file itself, got one that is stored in others")
+        raise ValueError(f"expected {name} in the file itself, got a data set that is stored in other files")
     if dataset.dtype.kind not in "fiub" or dataset.shape is None:
         raise ValueError(f"expected {name} to hold numbers, got {dataset.dtype}")
     size = Path(file.filename).stat().st_size
@@ -104,11 +105,11 @@ def check_dataset(file: Any, name: str) -> Any:
 def _check_chunks(dataset: Any, name: str, size: int) -> None:
     chunk = _bytes(dataset.chunks, dataset.dtype)
     refuse_claim(chunk, most_expanded(size))
-    made = dataset.id.get_create_plist()
-    filters = [made.get_filter(i)[0] for i in range(made.get_nfilters())]
+    properties = dataset.id.get_create_plist()
+    filters = [properties.get_filter(i)[0] for i in range(properties.get_nfilters())]
     if not set(filters) <= set(_FILTERS) or len(set(filters)) < len(filters):
         known = ", ".join(_FILTERS.values())
-        raise ValueError(f"expected {name} with filters {known}, each once at most, got numbers {filters}")
+        raise ValueError(f"expected {name} with filters among {known}, each at most once, got IDs {filters}")
     stored: list[Any] = []
     dataset.id.chunk_iter(stored.append)
     for info in stored:
@@ -117,5 +118,5 @@ def _check_chunks(dataset: Any, name: str, size: int) -> None:
             skipped, packed = dataset.id.read_direct_chunk(info.chunk_offset)
             if skipped >> filters.index(_GZIP) & 1:
                 continue
-            if len(zlib.decompressobj().decompress(packed, chunk + 5)) > chunk + 4:  # or with a checksum
+            if len(zlib.decompressobj().decompress(packed, chunk + 5)) > chunk + 4:  # 4 bytes of checksum
                 raise ValueError(f"expected chunks of {chunk:,} bytes in {name}, got a larger one")

@@ -35,10 +35,10 @@ from setwise.nn.layers import MLP as MLP
 from setwise.nn.layers import BatchNorm as BatchNorm
 from setwise.nn.layers import Dense as Dense
 from setwise.nn.layers import ElementEncoder as ElementEncoder
-from setwise.nn.layers import Framed as Framed
 from setwise.nn.layers import NearIdentity as NearIdentity
+from setwise.nn.layers import Rescale as Rescale
+from setwise.nn.layers import RescaledNetwork as RescaledNetwork
 from setwise.nn.layers import Resettable as Resettable
-from setwise.nn.layers import Standardize as Standardize
 from setwise.nn.layers import initialize as initialize
 from setwise.nn.moments import LocalMoments as LocalMoments
 from setwise.nn.operators.auto import AutoGraph as AutoGraph

@@ -223,70 +223,86 @@ class BatchNorm(nn.BatchNorm1d):
         """Accept rows and images."""
 
 
-class Standardize(nn.Module):
-    """Shift and scale each feature by given numbers, those of the training data say: (x − μ) / s.
+class Rescale(nn.Module):
+    """Shift and scale each feature by fixed numbers, e.g. those of the training data: (x − μ) / σ.
+
+    The arithmetic is done in the precision of ``mean``.
 
     Args:
-        mean: μ of each feature, which is the second axis: ``[m, d]``, or images ``[m, d, h, w]``.
-        std: s of each; a feature that varies by no more than rounding is left unscaled.
+        mean: μ of each feature.
+        std: σ of each feature. A feature whose σ is within rounding error of zero is shifted but not scaled.
+        axis: the axis of ``x`` that holds the features; 1 for images ``[m, d, h, w]``.
 
-    >>> Standardize(torch.tensor([1.0, 5.0]), torch.tensor([2.0, 0.0]))(torch.tensor([[5, 5]])).tolist()
-    [[2.0, 0.0]]
+    >>> rescale = Rescale(torch.tensor([1.0, 5.0]), torch.tensor([2.0, 0.0]))
+    >>> rescale(torch.tensor([[5, 5]]))
+    tensor([[2., 0.]])
+    >>> rescale.inverse(torch.tensor([[2.0, 0.0]]))
+    tensor([[5., 5.]])
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, mean: Float[Tensor, " d"], std: Float[Tensor, " d"]) -> None:
+    def __init__(self, mean: Float[Tensor, " d"], std: Float[Tensor, " d"], *, axis: int = -1) -> None:
         super().__init__()
         if mean.shape != std.shape or mean.dim() != 1:
             raise ValueError(
-                f"mean and std must be one a feature, got {list(mean.shape)} and {list(std.shape)}"
+                "mean and std must each have one value per feature, "
+                f"got shapes {list(mean.shape)} and {list(std.shape)}"
             )
-        if not (mean.isfinite() & std.isfinite() & (std >= 0)).all():
-            raise ValueError("mean and std must be finite, and std not negative, got others")
+        if not mean.is_meta and (bad := ~(mean.isfinite() & std.isfinite() & (std >= 0))).any():
+            i = int(bad.nonzero()[0])
+            raise ValueError(
+                "mean and std must be finite and std must not be negative, "
+                f"got mean {mean[i]:g} and std {std[i]:g} for feature {i}"
+            )
+        self.axis = axis
+        rounding = 1e-12 if mean.dtype == torch.float64 else 1e-6
+        varies = std > (rounding * mean.abs()).clamp(min=1e-30)
         self.register_buffer("mean", mean.clone())
-        self.register_buffer("std", torch.where(std > (1e-6 * mean.abs()).clamp(min=1e-30), std, 1.0))
+        self.register_buffer("std", torch.where(varies, std, 1.0))
 
-    def forward(self, x: Shaped[Tensor, "m d *s"]) -> Float[Tensor, "m d *s"]:
-        """Standardised features, floating point whatever they were."""
-        if x.dim() < 2 or x.shape[1] != len(self.mean):
-            raise ValueError(f"elements must have {len(self.mean)} features, got {list(x.shape)}")
-        shape = (-1, *[1] * (x.dim() - 2))
-        return (x.to(self.mean.dtype) - self.mean.view(shape)).div_(self.std.view(shape))
+    def forward(self, x: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Return (x − μ) / σ; integers become floating point."""
+        mean, std = self._aligned_with(x)
+        return (x.to(mean.dtype) - mean).div_(std)
+
+    def inverse(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Return μ + σ · x."""
+        mean, std = self._aligned_with(x)
+        return mean + std * x
+
+    def _aligned_with(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """μ and σ in a shape that broadcasts along the feature axis of ``x``."""
+        if not -x.dim() <= self.axis < x.dim() or x.shape[self.axis] != len(self.mean):
+            raise ValueError(f"x must have {len(self.mean)} features, got shape {list(x.shape)}")
+        shape = (-1, *[1] * (x.dim() - 1 - self.axis % x.dim()))
+        return self.mean.view(shape), self.std.view(shape)
 
 
-ROUNDING = 1e-12
-"""Standard deviation, relative to the mean, up to which a feature is taken for constant."""
-SMALLEST = 1e-30
+class RescaledNetwork(nn.Module):
+    """A network with raw features as input and, optionally, outputs in the units of the targets.
 
-
-class Framed(nn.Module):
-    """Raw features go in, are standardised for the network, and what it says comes out in the data's units.
-
-    out = m + s · network((x − μ) / σ, mask), where m and s may be left out. Whatever stands in padding
-    stays there: the network's encoder is what masks it. The units are held in double precision, as features
-    that are large and vary little need it, times of the day in seconds since 1970 say.
+    out = m + s · network((x − μ) / σ, mask). Without ``out_mean`` and ``out_std``, the outputs are those of
+    the network. Padding is passed on as it is: the network's encoder masks it. All statistics are stored in
+    double precision, because features may be large and vary little (e.g. Unix timestamps).
 
     Args:
         network: ``(x, mask) → [b, k]``.
-        mean: μ of each feature, over the training data say.
-        std: σ of each; a feature that varies by no more than rounding is left unscaled.
-        out_mean: m of each output, given together with ``out_std``.
-        out_std: s of each; an output that varies by no more than rounding is left unscaled.
+        mean: μ of each feature.
+        std: σ of each feature; see `Rescale`.
+        out_mean: m of each output; requires ``out_std``.
+        out_std: s of each output; see `Rescale`.
 
-    >>> class Sums(nn.Module):
+    >>> class Sum(nn.Module):
     ...     def forward(self, x, mask=None):
     ...         return x.sum(1)
-    >>> framed = Framed(Sums(), mean=torch.tensor([1.0]), std=torch.tensor([2.0]))
-    >>> framed(torch.tensor([[[3], [7]]]))
+    >>> model = RescaledNetwork(Sum(), mean=torch.tensor([1.0]), std=torch.tensor([2.0]))
+    >>> model(torch.tensor([[[3], [7]]]))
     tensor([[4.]])
     """
 
-    mean: Tensor
-    std: Tensor
-    out_mean: Tensor | None
-    out_std: Tensor | None
+    outputs: Rescale | None
 
     def __init__(
         self,
@@ -298,48 +314,37 @@ class Framed(nn.Module):
         out_std: Float[Tensor, " k"] | None = None,
     ) -> None:
         super().__init__()
-        if (out_mean is None) != (out_std is None):
-            given = "out_mean" if out_std is None else "out_std"
-            raise ValueError(f"out_mean and out_std belong together, got {given} alone")
         self.network = network
-        self._keep("mean", mean, "std", std)
-        self.register_buffer("out_mean", None)
-        self.register_buffer("out_std", None)
+        self.inputs = Rescale(mean.double(), std.double())
         if out_mean is not None and out_std is not None:
-            self._keep("out_mean", out_mean, "out_std", out_std)
-
-    def _keep(self, mean_name: str, mean: Tensor, std_name: str, std: Tensor) -> None:
-        names = f"{mean_name} and {std_name}"
-        if mean.shape != std.shape or mean.dim() != 1:
-            raise ValueError(f"{names} must be one a feature, got {list(mean.shape)} and {list(std.shape)}")
-        mean, std = mean.to(torch.float64, copy=True), std.to(torch.float64)
-        if not mean.is_meta and not (mean.isfinite() & std.isfinite() & (std >= 0)).all():
-            raise ValueError(f"{names} must be finite, and {std_name} not negative, got others")
-        varies = std > (ROUNDING * mean.abs()).clamp(min=SMALLEST)
-        self.register_buffer(mean_name, mean)
-        self.register_buffer(std_name, torch.where(varies, std, 1.0))
+            self.outputs = Rescale(out_mean.double(), out_std.double())
+        elif out_mean is None and out_std is None:
+            self.outputs = None
+        else:
+            given = "out_mean" if out_std is None else "out_std"
+            raise ValueError(f"out_mean and out_std must be given together, got only {given}")
 
     def standardized(self, x: Shaped[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
-        """What enters the network: (x − μ) / σ over the last axis, in the precision of the network."""
-        if x.dim() < 1 or x.shape[-1] != len(self.mean):
-            raise ValueError(f"elements must have {len(self.mean)} features, got {list(x.shape)}")
+        """The network's input (x − μ) / σ, in the precision of the network's parameters."""
         weight = next(self.network.parameters(), None)
         dtype = torch.get_default_dtype() if weight is None else weight.dtype
-        return ((x.to(self.mean.dtype) - self.mean) / self.std).to(dtype)
+        scaled: Tensor = self.inputs(x)
+        return scaled.to(dtype)
+
+    def in_target_units(self, out: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
+        """The network's raw outputs as m + s · out, in double precision."""
+        if self.outputs is None:
+            return out
+        if out.shape[-1] != len(self.outputs.mean):
+            raise ValueError(
+                f"the network must have {len(self.outputs.mean)} outputs, one per value of out_mean, "
+                f"got shape {list(out.shape)}"
+            )
+        return self.outputs.inverse(out)
 
     def forward(
         self, x: Shaped[Tensor, "b n d"], mask: Bool[Tensor, "b n"] | None = None
     ) -> Float[Tensor, "b k"]:
-        """Outputs in the units of the data, one row a set."""
+        """Outputs in the units of the targets, one row per set."""
         out: Tensor = self.network(self.standardized(x), mask)
-        return self.in_units(out).to(out.dtype)
-
-    def in_units(self, out: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
-        """What the network says in the units of the data, with all their digits: m + s · out."""
-        if self.out_mean is None or self.out_std is None:
-            return out
-        if out.shape[-1] != len(self.out_mean):
-            raise ValueError(
-                f"the network must have {len(self.out_mean)} outputs as out_mean has, got {list(out.shape)}"
-            )
-        return self.out_mean + self.out_std * out
+        return self.in_target_units(out).to(out.dtype)

@@ -16,6 +16,11 @@ from torch.utils.data import Sampler
 from setwise.sets import SetBatch
 from setwise.training.seeding import generator
 
+TRAINING_ELEMENTS = 2**15
+"""Elements of a training batch, padding included."""
+EVALUATION_ELEMENTS = 2**12
+"""Elements of a batch without gradients, padding included."""
+
 Sizes = Shaped[Tensor, " sets"] | Shaped[np.ndarray, " sets"] | Sequence[SupportsIndex]
 """How many elements each set has."""
 

@@ -812,7 +812,7 @@ def test_sources_that_are_neither_run_nor_model_are_rejected(gaussian: Path, tmp
         (gaussian.parent.parent, None, FileNotFoundError, f"{gaussian} is one$"),
         (gaussian, tmp_path, ValueError, "data must be omitted for a run"),
         (gaussian / "checkpoint.pt", None, ValueError, f"is a part of a run: explore {gaussian}$"),
-        (Path(__file__), None, ValueError, "is no model file that can be read"),
+        (Path(__file__), None, ValueError, "is not a setwise model"),
     ):
         with pytest.raises(error, match=expected):
             write_page(source, data, out)

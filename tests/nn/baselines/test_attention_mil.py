@@ -63,36 +63,3 @@ def test_an_unknown_pool_is_refused(unchecked: None) -> None:
     expected = r"pool must be one of \['attention', 'gated', 'max', 'mean'\], got 'median'"
     with pytest.raises(ValueError, match=expected):
         sw.nn.PooledMIL.build(4, 2, pool="median")
-
-
-def test_standardize_reads_bytes_and_images() -> None:
-    layer = sw.nn.Standardize(torch.tensor([10.0, 20.0, 30.0]), torch.tensor([1.0, 2.0, 0.0]))
-    image = torch.tensor([12, 12, 33], dtype=torch.uint8).view(1, 3, 1, 1).expand(1, 3, 2, 2)
-    assert layer(image)[0, :, 1, 0].tolist() == [2.0, -4.0, 3.0]
-    assert layer(torch.tensor([[10.0, 22.0, 30.0]])).tolist() == [[0.0, 1.0, 0.0]]
-    assert layer.double()(image).dtype == torch.float64
-
-
-def test_standardize_does_not_blow_up_rounding() -> None:
-    layer = sw.nn.Standardize(torch.tensor([1000.0, 1000.0]), torch.tensor([1e-4, 1e-2]))
-    assert layer(torch.tensor([[1001.0, 1001.0]]))[0].tolist() == pytest.approx([1.0, 100.0])
-
-
-@pytest.mark.parametrize(
-    ("mean", "std", "expected"),
-    [
-        ([1.0], [1.0, 2.0], r"mean and std must be one a feature, got \[1\] and \[2\]"),
-        ([float("nan")], [1.0], "mean and std must be finite, and std not negative, got others"),
-        ([1.0], [-1.0], "mean and std must be finite, and std not negative, got others"),
-    ],
-)
-def test_standardize_refuses(mean: list[float], std: list[float], expected: str, unchecked: None) -> None:
-    with pytest.raises(ValueError, match=expected):
-        sw.nn.Standardize(torch.tensor(mean), torch.tensor(std))
-
-
-def test_standardize_knows_its_features() -> None:
-    layer = sw.nn.Standardize(torch.zeros(3), torch.ones(3))
-    for x in (torch.zeros(2, 4), torch.zeros(3)):
-        with pytest.raises(ValueError, match="elements must have 3 features, got"):
-            layer.forward.__wrapped__(layer, x) if hasattr(layer.forward, "__wrapped__") else layer(x)

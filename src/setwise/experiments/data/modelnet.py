@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Float, Float16, Int, Int64
 from torch import Tensor
 
-from setwise._files import shortened, write_atomically
+from setwise._files import write_atomically
+from setwise._text import shortened
 from setwise.experiments.data.folders import cache_folder, data_folder
 from setwise.experiments.data.point_clouds import PointClouds, normalize
 from setwise.experiments.data.solids import solids

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, UInt8
 
-from setwise._files import shortened, write_atomically
+from setwise._files import write_atomically
+from setwise._text import shortened
 from setwise.experiments.data.characters import DRAWINGS, SIDE, Characters, synthetic_characters
 from setwise.experiments.data.download import download
 from setwise.experiments.data.folders import cache_folder, data_folder

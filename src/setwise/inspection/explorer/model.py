@@ -145,7 +145,7 @@ def _lead(predictions: Sequence[Prediction], chosen: Sequence[int], *, graph: bo
 def _model_facts(estimator: Estimator) -> tuple[tuple[str, str], ...]:
     module = estimator.module_
     facts = [
-        ("Features per element", f"{len(module.mean):,}"),
+        ("Features per element", f"{len(module.inputs.mean):,}"),
         ("Epochs", f"{estimator.n_iter_:,}"),
         ("Parameters", f"{sum(p.numel() for p in module.parameters()):,}"),
     ]

@@ -20,15 +20,13 @@ from setwise.sets import SetBatch
 from setwise.training.checkpoint import CHECKPOINT, load_checkpoint, trained_weights
 from setwise.training.config import Training
 from setwise.training.loop import outputs
-from setwise.training.sampler import ElementBudgetSampler
+from setwise.training.sampler import EVALUATION_ELEMENTS, ElementBudgetSampler
 from setwise.training.seeding import generator
 
 MAX_TEST_SETS = 500
 """Maximum number of test sets to evaluate."""
 MAX_TEST_ELEMENTS = 200_000
 """Maximum number of elements in all of them."""
-BATCH_ELEMENTS = 2_048
-"""Elements per batch, padding included."""
 
 _VARIANT = re.compile(r".*_seed-(?P<seed>\d+)")
 
@@ -147,7 +145,8 @@ def _outputs(model: nn.Module, examples: Sequence[ExampleSet]) -> Float[Tensor, 
     """The raw outputs in the order of the sets; a batch holds sets of similar size."""
     if not examples:
         return torch.zeros(0, 1)
-    batches = list(ElementBudgetSampler([len(e.x) for e in examples], elements=BATCH_ELEMENTS, shuffle=False))
+    sizes = [len(example.x) for example in examples]
+    batches = list(ElementBudgetSampler(sizes, elements=EVALUATION_ELEMENTS // 2, shuffle=False))
     y = torch.tensor([e.y for e in examples])
     out, _ = outputs(model, ((SetBatch.from_list([examples[i].x for i in b]), y[b]) for b in batches))
     return out[torch.tensor([i for batch in batches for i in batch]).argsort()]

@@ -1,12 +1,12 @@
-"""Bags of instances with one label a bag, as in multiple-instance learning; a bag is read when asked for.
+"""Bags of instances with one label per bag, as in multiple-instance learning.
 
-`Bags` is the data set, whatever it was read from: arrays in memory (`Bags.from_arrays`), the classic
-benchmarks (`load_mil`, `bags_from_npz`), a table with a row an instance (`bags_from_csv`) or a folder with a
-file a bag (`bags_from_folder`). One bad bag spoils no data set: what is wrong with it is one sentence, which
-``bags[i]`` raises and ``bags.check()`` lists, and ``bags.usable()`` leaves it out.
+`Bags` is a data set of bags from arrays in memory (`Bags.from_arrays`), the classic benchmarks (`load_mil`,
+`bags_from_npz`), a table with one row per instance (`bags_from_csv`) or a folder with one file per bag
+(`bags_from_folder`). An invalid bag does not affect the others: ``bags[i]`` raises its error,
+``bags.check()`` lists all errors, and ``bags.usable()`` leaves invalid bags out.
 
-`to_torchmil` and `from_torchmil` exchange batches with torchmil. PyTorch Geometric's ``(x, batch)`` is what
-`SetBatch.to_index` gives and `SetBatch.from_index` takes. `setwise.estimators.folds` splits bags into folds.
+`to_torchmil` and `from_torchmil` exchange batches with torchmil. `SetBatch.to_index` and
+`SetBatch.from_index` convert to and from PyTorch Geometric's ``(x, batch)``.
 """
 
 from setwise.io.bags.dataset import Bag, Bags, Reader

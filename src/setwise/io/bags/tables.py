@@ -1,4 +1,4 @@
-"""Bags from tables that hold them all: the classic benchmarks in an npz file, and CSV files."""
+"""Bags from a single file: npz files of the classic benchmarks, and CSV files."""
 
 import csv
 import math
@@ -9,24 +9,24 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from setwise._files import shortened
+from setwise._text import error_summary, few, first_duplicate, shortened
 from setwise.io.arrays import read_npz
-from setwise.io.bags.dataset import Bags, Found, Memory, as_label, collected, few, in_short, twice
+from setwise.io.bags.dataset import BagEntry, Bags, collect_in_memory, label_name
 
-_Rows = list[tuple[int, list[str]]]  # of a table: the number of the line, and the cells
+_Rows = list[tuple[int, list[str]]]  # line number and cells
 
 
 def bags_from_npz(path: Path | str, name: str) -> Bags:
     """Read bags from the arrays ``<name>_X``, ``<name>_bag`` and ``<name>_y`` of an npz file.
 
-    They hold the instances ``[instances, features]``, the number of each one's bag (any whole numbers, in any
-    order), and the labels of the bags in the order of their numbers. Labels come out as class numbers, so
-    -1 and 1 as 0 and 1; ``classes`` has what they were called. Instances that are not finite are a fault of
-    their bag; arrays that do not fit each other are one of the file, which cannot be opened then.
+    They hold the instances ``[instances, features]``, the bag ID of each instance (integers in any order),
+    and the labels of the bags in order of their IDs. Labels become class indices, e.g. 0 and 1 for -1 and 1;
+    ``classes`` has the original labels. Values that are not finite make their bag invalid; arrays whose
+    shapes do not match make the whole file invalid.
 
     Args:
-        path: of the file.
-        name: what the names of the arrays begin with.
+        path: the npz file.
+        name: prefix of the names of the arrays.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -37,35 +37,33 @@ def bags_from_npz(path: Path | str, name: str) -> Bags:
     (('4', '7'), ('-1', '1'), [1, 0], [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
     """
     path = Path(path)
-    wanted = [f"{name}_{part}" for part in ("X", "bag", "y")]
+    keys = [f"{name}_{part}" for part in ("X", "bag", "y")]
     try:
-        there = read_npz(path, wanted)
+        arrays = read_npz(path, keys)
     except FileNotFoundError:
         raise
-    except Exception as error:  # reading damaged bytes may fail in any way there is
-        raise ValueError(f"{path}: expected a readable .npz file, got an error: {in_short(error)}") from error
-    if not set(wanted) <= set(there):
-        raise ValueError(
-            f"{path}: expected arrays {', '.join(wanted)}, got {few(sorted(there)) if there else 'none'}"
-        )
-    x, bag, y = (np.asarray(there[key]) for key in wanted)
+    except Exception as error:  # damaged files can raise anything
+        reason = f"expected a readable .npz file, got an error: {error_summary(error)}"
+        raise ValueError(f"{path}: {reason}") from error
+    if not set(keys) <= set(arrays):
+        raise ValueError(f"{path}: expected arrays {', '.join(keys)}, got {few(sorted(arrays)) or 'none'}")
+    x, bag, y = (np.asarray(arrays[key]) for key in keys)
     if x.ndim != 2 or not len(x) or bag.shape != x.shape[:1] or bag.dtype.kind not in "iu":
         raise ValueError(
-            f"{path}: expected {wanted[0]} [instances, features] and whole numbers {wanted[1]} [instances], "
+            f"{path}: expected {keys[0]} [instances, features] and integers {keys[1]} [instances], "
             f"got {list(x.shape)} and {bag.dtype} {list(bag.shape)}"
         )
-    numbers, sizes = np.unique(bag, return_counts=True)
-    if y.shape != numbers.shape:
+    ids, sizes = np.unique(bag, return_counts=True)
+    if y.shape != ids.shape:
         raise ValueError(
-            f"{path}: expected {wanted[2]} [{len(numbers)}], a label for each number in {wanted[1]}, "
-            f"got {list(y.shape)}"
+            f"{path}: expected {keys[2]} [{len(ids)}], one label per bag in {keys[1]}, got {list(y.shape)}"
         )
     sets = np.split(x[np.argsort(bag, kind="stable")], np.cumsum(sizes)[:-1])
-    found = [
-        Found(str(number), f"{path}, bag {number} of {name}", as_label(label), (its, None))
-        for number, label, its in zip(numbers.tolist(), y.tolist(), sets, strict=True)
+    entries = [
+        BagEntry(str(bag_id), f"{path}, bag {bag_id} of {name}", label_name(label), (features, None))
+        for bag_id, label, features in zip(ids.tolist(), y.tolist(), sets, strict=True)
     ]
-    return collected(name, found, Memory)
+    return collect_in_memory(name, entries)
 
 
 def bags_from_csv(
@@ -76,20 +74,19 @@ def bags_from_csv(
     coords: tuple[str, str] | None = None,
     classes: Sequence[str] | None = None,
 ) -> Bags:
-    r"""Read bags from a table with a row an instance: its bag, the bag's label, and numbers.
+    r"""Read bags from a CSV file with one row per instance: its bag, the bag's label, and features.
 
-    A cell that is no finite number is a fault of its bag. A bag whose rows have different labels, or none,
-    is listed by ``check()`` and no part of the data set. What leaves open to which bags it belongs concerns
-    the whole file, which cannot be opened then: a missing column, a row with more or fewer cells than the
-    header (as where the file was cut off), a row without a bag. All of them are told with their line.
+    A cell that is not a finite number makes its bag invalid. A bag with no label or with several labels is
+    not part of the data set, but ``check()`` lists it. A missing column, a row with more or fewer cells than
+    the header, or a row without a bag make the whole file invalid. All errors give the line number.
 
     Args:
-        path: of the CSV file, which begins with the names of the columns.
-        bag: the column with the name of the bag; rows of a bag need not follow each other.
-        label: the column with the label of the bag, the same in all of its rows.
-        coords: the two columns with the coordinates of the instance, if there are any. All other columns
-            are features.
-        classes: in the order of their numbers; sorted unless given.
+        path: the CSV file; its first line has the column names.
+        bag: column with the name of the bag; the rows of a bag need not be consecutive.
+        label: column with the label of the bag, the same in all of its rows.
+        coords: the two columns with the coordinates of the instance, or None. All other columns are
+            features.
+        classes: names of the classes in order of their indices; sorted by default.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -104,40 +101,40 @@ def bags_from_csv(
     header, rows = read_table(path, [bag, label, *pair])
     features = [column for column in header if column not in (bag, label, *pair)]
     if not features:
-        raise ValueError(f"{path}: expected columns with features, got only {few(header)}")
+        raise ValueError(f"{path}: expected at least one feature column, got only {few(header)}")
     members: dict[str, _Rows] = {}
     for line, row in rows:
         members.setdefault(row[header.index(bag)], []).append((line, row))
-    found = []
-    for name, its in members.items():
+    entries = []
+    for name, its_rows in members.items():
         place = f"{path}, bag {shortened(name)!r}"
-        known, fault = _common_label(path, name, header.index(label), its)
-        if known is None:
-            found.append(Found(name, place, None, None, fault))
+        common, fault = _common_label(path, name, header.index(label), its_rows)
+        if common is None:
+            entries.append(BagEntry(name, place, None, None, fault))
             continue
-        numbers, fault = _finite(path, name, {c: header.index(c) for c in features + pair}, its)
-        x, where = np.split(numbers, [len(features)], axis=1)
-        found.append(Found(name, place, known, (x, where if pair else None), fault))
-    return collected(path.stem, found, Memory, classes)
+        numbers, fault = _parse_numbers(path, name, {c: header.index(c) for c in features + pair}, its_rows)
+        x, positions = np.split(numbers, [len(features)], axis=1)
+        entries.append(BagEntry(name, place, common, (x, positions if pair else None), fault))
+    return collect_in_memory(path.stem, entries, classes)
 
 
 def read_table(path: Path, columns: Sequence[str]) -> tuple[list[str], _Rows]:
-    """The names of all columns, and the rows; the cells of the first of ``columns`` are not empty."""
+    """Column names and rows of a CSV file; no cell in the first of ``columns`` is empty."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file, strict=True)
             rows = [(lines.line_num, [cell.strip() for cell in row]) for row in lines if row]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path}: expected a CSV file in UTF-8, got an error: {in_short(error)}") from error
+        raise ValueError(
+            f"{path}: expected a CSV file in UTF-8, got an error: {error_summary(error)}"
+        ) from error
     if len(rows) < 2:
-        raise ValueError(f"{path}: expected the names of columns and at least one row, got {len(rows)} rows")
+        raise ValueError(f"{path}: expected a header and at least one row, got {len(rows)} lines")
     header = rows.pop(0)[1]
     if not set(columns) <= set(header):
         raise ValueError(f"{path}: expected columns {', '.join(columns)}, got {few(header)}")
-    if len(set(header)) < len(header):
-        raise ValueError(
-            f"{path}: expected columns of different names, got {shortened(twice(header))!r} twice"
-        )
+    if (duplicate := first_duplicate(header)) is not None:
+        raise ValueError(f"{path}: expected distinct column names, got {shortened(duplicate)!r} twice")
     for line, row in rows:
         if len(row) != len(header):
             raise ValueError(
@@ -149,13 +146,13 @@ def read_table(path: Path, columns: Sequence[str]) -> tuple[list[str], _Rows]:
 
 
 def _common_label(path: Path, name: str, column: int, rows: _Rows) -> tuple[str | None, str]:
-    """The label that all rows of a bag have, or None and what is wrong."""
+    """The label of all rows of a bag and no error message, or None and an error message."""
     first_line, first = rows[0]
     for line, row in rows:
         if not row[column]:
             return (
                 None,
-                f"{path}, line {line}: expected a label of bag {shortened(name)!r}, got an empty cell",
+                f"{path}, line {line}: expected a label for bag {shortened(name)!r}, got an empty cell",
             )
         if row[column] != first[column]:
             expected = (
@@ -165,16 +162,16 @@ def _common_label(path: Path, name: str, column: int, rows: _Rows) -> tuple[str 
     return first[column], ""
 
 
-def _finite(
+def _parse_numbers(
     path: Path, name: str, columns: dict[str, int], rows: _Rows
 ) -> tuple[Float[np.ndarray, "rows columns"], str]:
-    """The numbers in these columns, and what is wrong if one of them is none."""
+    """The numbers in these columns, and an error message if a cell is not a finite number, else ''."""
     numbers = np.full((len(rows), len(columns)), math.nan)
     for i, (line, row) in enumerate(rows):
-        for j, (column, place) in enumerate(columns.items()):
+        for j, (column, position) in enumerate(columns.items()):
             with suppress(ValueError):
-                numbers[i, j] = float(row[place])
+                numbers[i, j] = float(row[position])
             if not math.isfinite(numbers[i, j]):
                 expected = f"a finite number in column {shortened(column)!r} of bag {shortened(name)!r}"
-                return numbers, f"{path}, line {line}: expected {expected}, got {shortened(row[place])!r}"
+                return numbers, f"{path}, line {line}: expected {expected}, got {shortened(row[position])!r}"
     return numbers, ""

@@ -1,4 +1,4 @@
-"""Batches of bags as torchmil has them."""
+"""Conversion of batches to and from torchmil."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,43 +15,43 @@ def to_torchmil(
     y: Shaped[Tensor, "b ..."] | Sequence[int],
     coords: Shaped[Tensor, "b n axes"] | None = None,
 ) -> dict[str, Tensor]:
-    """A batch as torchmil's ``collate_fn`` makes it: ``X``, ``Y``, ``mask`` and, if given, ``coords``.
+    """Convert a batch to the format of torchmil's ``collate_fn``: ``X``, ``Y``, ``mask`` and ``coords``.
 
-    The mask is 1 for instances and 0 for padding, which is filled with zeros, as there.
+    The mask is 1 for instances and 0 for padding, which is filled with zeros.
 
     Args:
         batch: the bags.
         y: the label of each.
-        coords: where the instances lie, padded like the batch: of ``bags`` at ``index`` that is
+        coords: coordinates of the instances, padded like the batch: for ``bags`` at ``index``,
             ``SetBatch.from_list([bags[i].coords for i in index]).x``.
 
     >>> batch = SetBatch.from_list([torch.ones(1, 3), torch.ones(2, 3)])
-    >>> found = to_torchmil(batch, torch.tensor([0, 1]))
-    >>> list(found), found["mask"].tolist()
+    >>> converted = to_torchmil(batch, torch.tensor([0, 1]))
+    >>> list(converted), converted["mask"].tolist()
     (['X', 'Y', 'mask'], [[1, 0], [1, 1]])
     """
     x, y = batch.elements, torch.as_tensor(y)
     if y.shape[:1] != x.shape[:1]:
-        raise ValueError(f"y must be [{len(x)}], one a bag, got {list(y.shape)}")
+        raise ValueError(f"y must be [{len(x)}], one label per bag, got {list(y.shape)}")
     if coords is not None and (coords.dim() != 3 or coords.shape[:2] != x.shape[:2]):
         raise ValueError(f"coords must be [{x.shape[0]}, {x.shape[1]}, 2], got {list(coords.shape)}")
     mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if batch.mask is None else batch.mask
-    found = {"X": _zero_padding(x, mask), "Y": y, "mask": mask.to(torch.uint8)}
-    return found if coords is None else {**found, "coords": _zero_padding(coords, mask)}
+    converted = {"X": _zero_padding(x, mask), "Y": y, "mask": mask.to(torch.uint8)}
+    return converted if coords is None else {**converted, "coords": _zero_padding(coords, mask)}
 
 
 def from_torchmil(
     batch: Mapping[str, Any],
 ) -> tuple[SetBatch, Shaped[Tensor, "b ..."], Shaped[Tensor, "b n axes"] | None]:
-    """The bags, labels and, if there are any, coordinates of a batch of torchmil's.
+    """Convert a batch from torchmil: the bags, the labels, and the coordinates or None.
 
-    The mask may be bool or have ones and zeros; without it, all instances are real. Labels ``[b, 1]``, as
-    torchmil makes of label files of shape ``(1,)``, become ``[b]``. Other keys, such as ``adj``, are ignored.
+    The mask may be boolean or hold ones and zeros; without it, all instances are real. Labels ``[b, 1]``,
+    which torchmil makes from label files of shape ``(1,)``, become ``[b]``. Other keys are ignored.
 
     >>> x, y = torch.ones(2, 4, 3), torch.tensor([0, 1])
     >>> mask = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]])
-    >>> found, labels, coords = from_torchmil({"X": x, "Y": y, "mask": mask})
-    >>> found.sizes.tolist(), labels.tolist(), coords
+    >>> bags, labels, coords = from_torchmil({"X": x, "Y": y, "mask": mask})
+    >>> bags.sizes.tolist(), labels.tolist(), coords
     ([2, 4], [0, 1], None)
     """
     keys = [str(key) for key in batch.keys()]  # noqa: SIM118 (a TensorDict iterates over its batch)
@@ -63,7 +63,7 @@ def from_torchmil(
     if y.dim() == 2 and y.shape[1] == 1:
         y = y.squeeze(1)
     if y.shape[:1] != x.shape[:1]:
-        raise ValueError(f"Y must be [{len(x)}], one a bag, got {list(y.shape)}")
+        raise ValueError(f"Y must be [{len(x)}], one label per bag, got {list(y.shape)}")
     mask = torch.as_tensor(batch["mask"]) if "mask" in keys else None
     if mask is not None and not ((mask == 0) | (mask == 1)).all():
         raise ValueError(f"mask must be 1 for instances and 0 for padding, got {mask.unique().tolist()}")

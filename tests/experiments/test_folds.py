@@ -1,4 +1,4 @@
-"""Folds: every class and every size alike, and no group in two of them."""
+"""Folds are stratified by class, of equal size, and keep groups together."""
 
 import itertools
 from typing import Any
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from setwise.estimators.folds import stratified_folds
+from setwise.experiments.folds import stratified_folds
 
 
 def counts(labels: Tensor, folds: Tensor, k: int) -> Tensor:
@@ -147,9 +147,9 @@ def test_wrong_arguments(unchecked: None) -> None:
     for k, groups, sentence in (
         (1, None, "k must be at least 2, got 1"),
         (5, None, "k must be at most 4, the number of bags, got 5"),
-        (3, ["a", "b", "b", "a"], "groups must be at least 3, one a fold, got 2"),
-        (2, ["a", "b", "b"], "groups must be 4, one a bag, got 3"),
-        (2, ["a", "b", float("nan"), "a"], "groups must be known for every bag, got nan for bag 2"),
+        (3, ["a", "b", "b", "a"], "expected at least 3 groups, one per fold, got 2"),
+        (2, ["a", "b", "b"], "groups must have one value for each of 4 bags, got 3"),
+        (2, ["a", "b", float("nan"), "a"], "every bag must have a group, got nan for bag 2"),
     ):
         with pytest.raises(ValueError, match=f"^{sentence}$"):
             stratified_folds(labels, k, seed=0, groups=groups)

@@ -1,4 +1,8 @@
-"""Folds for cross-validation: the same share of every class in each, and no group in two of them."""
+"""The folds of the experiments `histology` and `mil`.
+
+Their recorded results belong to these folds, which scikit-learn's splitters would not reproduce. Use
+`sklearn.model_selection.StratifiedKFold` or `StratifiedGroupKFold` everywhere else.
+"""
 
 from collections.abc import Hashable, Sequence
 
@@ -17,18 +21,18 @@ def stratified_folds(
     seed: int,
     groups: Sequence[Hashable] | Shaped[Tensor, " bags"] | Shaped[np.ndarray, " bags"] | None = None,
 ) -> Int[Tensor, " bags"]:
-    """The fold of each bag, from 0 to k - 1, drawn at random.
+    """Assign each bag to one of k folds at random, stratified by class.
 
-    The numbers of bags of a class differ by at most one between folds, and so do the sizes of the folds.
-    With groups, that is so as far as they allow. They come one after the other, the largest first and
-    otherwise at random, each to the fold with which Σ_f Σ_c (share of class c that is in fold f)² grows
-    least; all bags together count as a class too, so that this keeps the sizes even.
+    Without groups, the folds differ by at most one bag per class and by at most one bag in size. With groups,
+    a greedy algorithm assigns the groups in order of size, the largest first and ties in random order, to
+    the fold that least increases Σ_f Σ_c (fraction of class c in fold f)². All bags together count as one
+    more class, which balances the sizes of the folds.
 
     Args:
         labels: the class of each bag. A class of fewer than k bags is missing in some folds.
-        k: how many folds.
-        seed: tells one split from another.
-        groups: what each bag belongs to and must not be torn from, such as its patient or slide.
+        k: number of folds.
+        seed: random seed.
+        groups: group of each bag, e.g. its patient or slide; a group never spans two folds.
 
     >>> labels = torch.tensor([0, 0, 0, 0, 1, 1])
     >>> folds = stratified_folds(labels, 2, seed=0)
@@ -40,7 +44,7 @@ def stratified_folds(
     """
     labels = torch.as_tensor(labels)
     if labels.dim() != 1:
-        raise ValueError(f"labels must be one a bag, got {list(labels.shape)}")
+        raise ValueError(f"labels must have one value per bag, got shape {list(labels.shape)}")
     bags = len(labels)
     if k < 2:
         raise ValueError(f"k must be at least 2, got {k}")
@@ -48,25 +52,25 @@ def stratified_folds(
         raise ValueError(f"k must be at most {bags}, the number of bags, got {k}")
     group, members = _numbered(range(bags) if groups is None else groups, bags)
     if members < k:
-        raise ValueError(f"groups must be at least {k}, one a fold, got {members}")
+        raise ValueError(f"expected at least {k} groups, one per fold, got {members}")
 
     classes, number = labels.unique(return_inverse=True)
-    counts = torch.zeros(members, len(classes) + 1, dtype=torch.int64)  # of each group: by class, and all
+    counts = torch.zeros(members, len(classes) + 1, dtype=torch.int64)  # per group: bags by class, all bags
     counts.index_put_((group, number.cpu()), torch.ones(bags, dtype=torch.int64), accumulate=True)
     counts[:, -1] = counts.sum(1)
 
     random = generator("folds", seed)
     shuffled = torch.randperm(members, generator=random).tolist()
-    # Groups of the same classes follow each other, so that bags on their own are dealt out like cards.
+    # Single bags are sorted by class, so that each class is spread evenly over the folds.
     order = sorted(shuffled, key=lambda i: (-int(counts[i, -1]), counts[i].tolist()))
     weight = counts.sum(0).double() ** -2
-    there = torch.zeros(k, len(classes) + 1, dtype=torch.int64)
+    assigned = torch.zeros(k, len(classes) + 1, dtype=torch.int64)
     fold_of = torch.empty(members, dtype=torch.int64)
     for i in order:
-        growth = (there * (counts[i] * weight)).sum(1)  # half of what the squares grow by, but for a constant
+        growth = (assigned * (counts[i] * weight)).sum(1)  # half the increase of the sum, up to a constant
         even = growth == growth.min()
-        fold = int(there[:, -1].masked_fill(~even, bags + 1).argmin())
-        there[fold] += counts[i]
+        fold = int(assigned[:, -1].masked_fill(~even, bags + 1).argmin())
+        assigned[fold] += counts[i]
         fold_of[i] = fold
     return torch.randperm(k, generator=random)[fold_of][group]
 
@@ -74,13 +78,13 @@ def stratified_folds(
 def _numbered(
     groups: Sequence[Hashable] | Shaped[Tensor, " bags"] | Shaped[np.ndarray, " bags"], bags: int
 ) -> tuple[Int[Tensor, " bags"], int]:
-    """The number of each bag's group, and how many groups there are."""
+    """The group of each bag as a number, and the number of groups."""
     if len(groups) != bags:
-        raise ValueError(f"groups must be {bags}, one a bag, got {len(groups)}")
-    # A tensor is hashed by which object it is, not by its value.
-    plain = [group.item() if isinstance(group, Tensor) else group for group in groups]
-    for i, group in enumerate(plain):
+        raise ValueError(f"groups must have one value for each of {bags} bags, got {len(groups)}")
+    # Tensors are hashed by identity, not by value.
+    keys = [group.item() if isinstance(group, Tensor) else group for group in groups]
+    for i, group in enumerate(keys):
         if group != group:
-            raise ValueError(f"groups must be known for every bag, got {group} for bag {i}")
-    number = {group: i for i, group in enumerate(dict.fromkeys(plain))}
-    return torch.tensor([number[group] for group in plain]), len(number)
+            raise ValueError(f"every bag must have a group, got {group} for bag {i}")
+    number = {group: i for i, group in enumerate(dict.fromkeys(keys))}
+    return torch.tensor([number[group] for group in keys]), len(number)
