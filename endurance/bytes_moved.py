@@ -61,7 +61,7 @@ class CountedBytes(TorchDispatchMode):
     """Count the bytes given to all-reduces, forward and backward."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
