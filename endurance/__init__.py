@@ -1,1 +1,1 @@
-"""Runs that wear the library down on purpose: faults, hostile files, long hours."""
+"""Stress tests: kills, full disks, hostile files, several processes, long runs."""

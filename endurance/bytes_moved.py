@@ -1,7 +1,7 @@
-"""What processes send each other when the elements of a set are divided among them: formula and measurement.
+"""Traffic between processes that share the elements of a set: formula and measurement.
 
-``python -m endurance.bytes_moved`` starts two processes, counts what each all-reduce is given and what the
-loopback interface really carries, and compares both with the formula. Nothing else may talk there meanwhile.
+``python -m endurance.bytes_moved`` starts two processes, counts the bytes given to all-reduces and the bytes
+that the loopback interface carries, and compares both with the formula. No other traffic may use it.
 """
 
 import json
@@ -25,7 +25,7 @@ SIZES = [(64, 64, 3), (64, 256, 3), (128, 1024, 3), (64, 64, 6)]
 
 
 def payload(dim: int, features: int, depth: int, *, embedded: int = 128, sets: int = 1) -> dict[str, int]:
-    """The bytes that a process gives to all-reduces in a training step, by what they are for.
+    """Return the bytes that a process gives to all-reduces in a training step, by purpose.
 
     Args:
         dim: features of an element.
@@ -46,12 +46,12 @@ def payload(dim: int, features: int, depth: int, *, embedded: int = 128, sets: i
 
 
 def on_the_wire(given: float, processes: int) -> float:
-    """The bytes that all processes send for an all-reduce of so many: in a ring, 2 (p − 1) times as many."""
+    """Return the bytes that all processes send for a ring all-reduce: 2 (p − 1) times its size."""
     return 2 * (processes - 1) * given
 
 
 def sent() -> int:
-    """Bytes that the loopback interface has carried."""
+    """Return the bytes that the loopback interface has sent."""
     lines = Path("/proc/net/dev").read_text().splitlines()
     (loopback,) = (line.split() for line in lines if line.strip().startswith("lo:"))
     return int(loopback[9])
@@ -61,7 +61,7 @@ class CountedBytes(TorchDispatchMode):
     """Count the bytes given to all-reduces, forward and backward."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -72,7 +72,7 @@ class CountedBytes(TorchDispatchMode):
 
 
 def measure(path: str) -> None:
-    """One of the processes: steps of a model of each size, without the average of the gradients."""
+    """Measure training steps of models of several sizes, without the all-reduce of parameter gradients."""
     torch.set_num_threads(1)
     collectives.initialize()
     found = []

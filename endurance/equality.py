@@ -1,7 +1,8 @@
-"""Do two or three processes come to what one comes to? The largest difference, scenario by scenario.
+"""Compare the results of two and three processes with those of one: the largest difference per scenario.
 
-Weights that the loss does not feel are told apart: no distance feels a shift of all elements, and no batch
-norm one of its input, so that the gradients of such biases are rounding errors, of which Adam makes steps.
+Parameters that do not affect the loss are reported separately: distances do not depend on a shift of all
+elements, nor batch norms on a shift of their input, so the gradients of such biases are rounding errors,
+which Adam turns into steps.
 """
 
 import os
@@ -22,7 +23,7 @@ UNFELT = re.compile(r"(kernel\.embed\.layers\.1\.linear|convolution|layers\.\d\.
 
 
 def largest_difference(found: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[float, float]:
-    """Relative to the largest number of each, or to one: of all that counts, and of what is not felt."""
+    """Return the largest relative difference, of parameters that affect the loss and of those that do not."""
     if found.keys() != expected.keys():
         raise ValueError(f"expected {sorted(expected)}, got {sorted(found)}")
     differences = {True: 0.0, False: 0.0}

@@ -1,7 +1,7 @@
-"""A disk that is full while a checkpoint is written: does the previous one survive, and what is said?
+"""Fill the disk while a checkpoint is written: the previous checkpoint must survive.
 
-The disk is a tmpfs of some megabytes in a name space of its own, which takes the rights of an administrator.
-It is filled up but for less than a checkpoint while a run is at work, and later emptied again.
+The disk is a tmpfs of some megabytes in its own mount name space, which needs administrator rights. It is
+filled, except for less than the size of a checkpoint, while a run trains, and emptied later.
 """
 
 import os

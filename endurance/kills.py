@@ -1,9 +1,9 @@
-"""Kill −9 at random moments: does the resumed run end with the very weights of an undisturbed one?
+"""Kill jobs (SIGKILL) at random moments and compare the weights of the resumed run with an undisturbed one.
 
-Three jobs are made once in peace and once more killed again and again, with all their processes, some time
-after they have begun to train: a row of an experiment (``setwise run``), a cross-validation with dropout
-(``setwise fit``), and the row again by two processes together (``torchrun``). After each kill the checkpoint
-that is there must be readable.
+Three jobs are run once undisturbed and once with repeated kills of all their processes during training: a
+row of an experiment (``setwise run``), a cross-validation with dropout (``setwise fit``), and the row by
+two processes (``torchrun``). After each kill, the checkpoint must be readable. A sum of two gradients does
+not depend on their order, so two processes resume bit for bit as well.
 """
 
 import hashlib
@@ -45,14 +45,14 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 @dataclass(frozen=True)
 class Job:
-    """Something to do that can be killed and taken up again."""
+    """A command that can be killed and resumed."""
 
     command: Sequence[str]
     kills: int
     digest: Callable[[Path], str]
-    """Tells the weights that it came to in a folder."""
+    """Returns the digest of the weights in a folder."""
     longest: float
-    """Seconds that it is left to train, at most, before it is killed."""
+    """Maximum number of seconds before a kill."""
 
 
 def main() -> int:
@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def tried(name: str, job: Job, seed: int) -> dict[str, Any]:
-    """Do a job in peace and killed again and again; tell whether it made a difference."""
+    """Run a job once undisturbed and once with kills and resumptions, and compare the results."""
     moment = random.Random(seed)
     found: dict[str, Any] = {"kills": 0, "unreadable": 0, "while_writing": 0, "steps": []}
     with tempfile.TemporaryDirectory() as here:
@@ -121,7 +121,7 @@ def start(job: Job, folder: Path, *, resume: bool) -> subprocess.Popen[bytes]:
 
 
 def descendants(process: int) -> list[int]:
-    """The processes that a process has started, and those that they have started."""
+    """Return all descendants of a process."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -139,14 +139,14 @@ def finish(job: Job, folder: Path, *, resume: bool = False) -> None:
 
 
 def wait_for_training(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Wait until a run has written something, so that it is killed at work and not while it loads."""
+    """Wait until a run has written metrics, so that it is killed while it trains."""
     before = stamps(folder)
     while stamps(folder) == before and process.poll() is None:
         time.sleep(0.01)
 
 
 def stamps(folder: Path) -> set[tuple[str, int]]:
-    """When the files that a training writes were changed."""
+    """Return the modification times of the metrics files."""
     found = set()
     for path in folder.rglob("metrics.jsonl"):
         try:
@@ -157,7 +157,7 @@ def stamps(folder: Path) -> set[tuple[str, int]]:
 
 
 def readable(folder: Path) -> tuple[int, int]:
-    """The step of the last checkpoint, and how many checkpoints cannot be read."""
+    """Return the step of the last checkpoint and the number of unreadable checkpoints."""
     steps, damaged = [0], 0
     for path in folder.rglob(CHECKPOINT):
         try:
@@ -168,19 +168,19 @@ def readable(folder: Path) -> tuple[int, int]:
 
 
 def checkpoint_digest(folder: Path) -> str:
-    """The digest of the weights in a run's checkpoint."""
+    """Return the digest of the weights in a run's checkpoint."""
     (path,) = folder.rglob(CHECKPOINT)
     weights = trained_weights(load_checkpoint(path))
     return hashlib.sha256(b"".join(value.numpy().tobytes() for value in weights.values())).hexdigest()
 
 
 def file_digest(folder: Path) -> str:
-    """The digest of a fitted model."""
+    """Return the digest of a fitted model."""
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
 
 
 def sets() -> str:
-    """A table of labelled sets."""
+    """Return a CSV table of labelled sets."""
     drawn = random.Random(0)
     rows = ["set,x,y,label"]
     for number in range(120):

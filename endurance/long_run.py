@@ -1,9 +1,9 @@
-"""Hours in small: train and predict without a pause, and watch memory, open files and speed.
+"""Long run: train and predict without a pause, and watch memory, open files and speed.
 
-Round after round a model goes on training on sets of varying sizes with checkpoints, an estimator predicts,
-and its file is written and read. After the warm-up (a tenth of the time) the resident memory must stay where
-it is, no file may stay open, and the last third must be as fast as the first. Speed is told beside that of
-the same matrix products, made in each round, so that the mood of the machine cancels out.
+In each round, a model trains on sets of varying sizes with checkpoints, an estimator predicts, and its file
+is written and read. After the warm-up (a tenth of the time), the resident memory must not grow, no file may
+stay open, and the last third must be as fast as the first. Speed is relative to that of fixed matrix
+products in the same round, so that the load of the machine cancels.
 """
 
 import os
@@ -27,19 +27,19 @@ STEPS, SETS, PREDICTED = 150, 32, 400
 
 @dataclass(frozen=True)
 class Round:
-    """What was seen in a round."""
+    """Measurements of a round."""
 
     minute: float
     megabytes: float
     files: int
     trained: float
-    """Training steps in the time of a reference."""
+    """Training steps in the time of the reference."""
     predicted: float
-    """Sets predicted in the time of a reference."""
+    """Sets predicted in the time of the reference."""
 
 
 def batches(step: int) -> tuple[sw.SetBatch, torch.Tensor]:
-    """Sets of 5 to 60 points; is their mean to the right?"""
+    """Return sets of 5 to 60 points, labelled by whether their mean is positive."""
     random = sw.training.generator("long run", step)
     sizes = torch.randint(5, 61, (SETS,), generator=random)
     sets = [torch.randn(int(n), 3, generator=random) for n in sizes]
@@ -47,12 +47,12 @@ def batches(step: int) -> tuple[sw.SetBatch, torch.Tensor]:
 
 
 def later(before: int, step: int) -> tuple[sw.SetBatch, torch.Tensor]:
-    """The batch that comes so many steps later."""
+    """Return batches shifted by a number of steps."""
     return batches(before + step)
 
 
 def rounds(minutes: float, folder: Path) -> list[Round]:
-    """Train and predict, round after round, until the time is over."""
+    """Train and predict in rounds until the time is over."""
     torch.set_num_threads(1)
     random = np.random.default_rng(0)
     sets = [random.normal(i % 2, 1, (random.integers(5, 60), 3)) for i in range(PREDICTED)]
@@ -93,7 +93,7 @@ def rounds(minutes: float, folder: Path) -> list[Round]:
 
 
 def products() -> float:
-    """The time of some matrix products, always the same."""
+    """Return the time of fixed matrix products."""
     x = torch.ones(256, 256)
     began = time.perf_counter()
     for _ in range(200):
@@ -102,13 +102,13 @@ def products() -> float:
 
 
 def resident_megabytes() -> float:
-    """The memory of this process that is really there."""
+    """Return the resident memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def judged(found: list[Round]) -> dict[str, Any]:
-    """What has changed from after the warm-up to the end."""
+    """Return the changes between the end of the warm-up and the end of the run."""
     warm = [one for one in found if one.minute >= found[-1].minute / 10]
     third = max(1, len(warm) // 3)
     first, last = warm[:third], warm[-third:]

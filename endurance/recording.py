@@ -1,4 +1,4 @@
-"""Where the findings go: a JSON file a question, below results/reliability."""
+"""Reports of stress tests: one JSON file per command, in results/reliability."""
 
 import argparse
 import platform
@@ -15,7 +15,7 @@ RESULTS = Path(__file__).parent.parent / "results" / "reliability"
 
 
 def arguments(module: str, about: str | None, **options: tuple[Any, str]) -> argparse.Namespace:
-    """What a command was given: each option with its default and its meaning, and where the report goes."""
+    """Parse the options of a command, given as (default, help), and the path of its report."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     for name, (default, meaning) in options.items():
         parser.add_argument(
@@ -27,7 +27,7 @@ def arguments(module: str, about: str | None, **options: tuple[Any, str]) -> arg
 
 
 def record(path: Path, command: str, found: dict[str, Any]) -> None:
-    """Write a report, with what it was found on."""
+    """Write a report, with versions and revision."""
     versions = {
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -1,7 +1,7 @@
-"""A sweep in two processes: is it faster, does it survive a kill, and does it come to the same results?
+"""Compare a sweep in two processes with a sequential one: speed, results, and results after a kill.
 
-The same runs are made one at a time and two at a time, each with one thread, on the same machine. Then two at
-a time once more, killed -9 in the midst with all processes, and taken up with ``--resume``.
+The same runs are made one at a time and two at a time, each with one thread. A third sweep is killed
+(SIGKILL) with all its processes and continued with ``--resume``.
 """
 
 import json
@@ -22,7 +22,7 @@ RUN += ["--training.checkpoint-seconds", "1"]
 
 
 def results(folder: Path) -> dict[str, Any]:
-    """What the runs came to, without the time that it took."""
+    """Return the results of the runs, without their times."""
     found = {path.name: json.loads(path.read_text()) for path in (folder / "results").rglob("*.json")}
     for result in found.values():
         result["budget"].pop("seconds")

@@ -1,7 +1,7 @@
-"""What processes do together, to be compared with what one does alone, as `endurance.equality` does.
+"""Scenarios for several processes, whose results `endurance.equality` compares with those of one process.
 
-``torchrun … -m endurance.together OUT NAME …`` saves what each scenario came to; all processes must have come
-to the same.
+``torchrun … -m endurance.together OUT NAME …`` saves the results of scenarios, which must be the same on all
+processes.
 """
 
 import sys
@@ -67,7 +67,7 @@ def fifty_steps() -> Found:
 
 
 def few_sets() -> Found:
-    """Fewer sets than processes, now and then; the gradient is clipped."""
+    """Batches of fewer sets than processes; the gradient is clipped."""
     model = seeded(lambda: sw.DMPS.build(3, 1, dim=8, hidden=(8, 8), pool="max"))
 
     def batches(step: int) -> tuple[sw.SetBatch, Tensor]:
@@ -79,7 +79,7 @@ def few_sets() -> Found:
 
 
 def shared_images() -> Found:
-    """Drawings that sets have in common, and a batch norm over those of all processes."""
+    """Images that sets share, and a batch norm over those of all processes."""
 
     def make() -> nn.Module:
         layers = nn.Sequential(ConvPool(1, 4), ConvPool(4, 4, norm=True), nn.Flatten())
@@ -96,7 +96,7 @@ def shared_images() -> Found:
 
 
 def plain_encoder_of_shared() -> Found:
-    """Elements that sets have in common, written out for an encoder that knows no sharing."""
+    """Elements that sets share, expanded for a model without shared encoding."""
     model = seeded(lambda: sw.DeepSets.build(3, 1, dim=8))
 
     def batches(step: int) -> tuple[sw.SetBatch, Tensor]:
@@ -109,7 +109,7 @@ def plain_encoder_of_shared() -> Found:
 
 
 def points() -> Found:
-    """PointNet++, whose batch norms see neighbourhoods of different sizes."""
+    """PointNet++, whose batch norms get neighbourhoods of different sizes."""
     sizes: Any = {"centers": (4, 2), "radius": (0.8, 1.5), "neighbours": (3, 2), "hidden": (6,)}
     dims = ((4, 5), (6,), (7,))
     model = seeded(lambda: sw.nn.PointNetPlusPlus.build(3, 2, dims=dims, dropout=0.0, **sizes))
@@ -121,7 +121,7 @@ def points() -> Found:
 
 
 def norms() -> Found:
-    """A batch norm of half precision, whose statistics are in single precision."""
+    """A batch norm of half-precision input, with statistics in single precision."""
     model, x = nn.Sequential(BatchNorm(3)), torch.arange(24.0).view(8, 3).bfloat16()
     with synchronized_batch_norms(model, torch.device("cpu")):
         out = model(x[collectives.share(8)])
@@ -131,7 +131,7 @@ def norms() -> Found:
 
 
 def estimator() -> Found:
-    """An estimator, as a user fits it; every process can predict on its own."""
+    """An estimator; every process can predict on its own."""
     x, mask, y = points_of(0, sets=24)
     sets = [values[real].numpy() for values, real in zip(x, mask, strict=True)]
     model = sw.SetClassifier(
@@ -161,7 +161,7 @@ POOLS: dict[str, Any] = {
 
 
 def elements() -> Found:
-    """One large set, its elements divided: outputs and gradients for every graph, pool and block."""
+    """Sets whose elements are divided: outputs and gradients for every graph, pool and block."""
     found = {}
     x, mask, y = points_of(7, sets=3, dtype=torch.float64)
     cases = [(graph, pool, "denoising") for graph in GRAPHS for pool in POOLS]
@@ -188,7 +188,7 @@ def elements() -> Found:
 
 
 def shares() -> Found:
-    """Processes that hold nothing but their share of each set, in a training; pools side by side."""
+    """Training by processes that hold only their share of each set, with joined pools."""
 
     def make() -> nn.Module:
         model = sw.DMPS.build(
@@ -209,7 +209,7 @@ def shares() -> Found:
 
 
 def resumed() -> Found:
-    """Interrupted and taken up, with dropout that differs from process to process."""
+    """An interrupted and resumed run, with dropout that differs between processes."""
 
     def make() -> nn.Module:
         model = sw.DMPS.build(3, 1, dim=8, hidden=(8, 8))
@@ -272,7 +272,7 @@ def main(out: str, *names: str) -> None:
     for name, values in found.items():
         for key, value in values.items():
             if not torch.equal(collectives.gather_rows(value)[0], value):
-                raise AssertionError(f"{name}: process {collectives.rank()} came to another {key}")
+                raise AssertionError(f"{name}: process {collectives.rank()} has another {key}")
     if collectives.is_first():
         torch.save(found, out)
     collectives.shutdown()

@@ -31,7 +31,11 @@ TESTS = {
     "nn": ["tests/nn"],
 }
 """Tests that are run for a mutant, by the longest prefix of its module; the contract suite follows."""
-CONTRACT = ["tests/test_contract.py", "--deselect", "tests/test_contract.py::test_compiles_without_graph_breaks"]
+CONTRACT = [
+    "tests/test_contract.py",
+    "--deselect",
+    "tests/test_contract.py::test_compiles_without_graph_breaks",
+]
 
 SWAPS: dict[type, type] = {
     ast.Add: ast.Sub,

@@ -67,18 +67,21 @@ def share(count: int) -> slice:
 
 def all_sum(x: Tensor) -> Tensor:
     """Return the sum over all processes, with gradient."""
-    if world_size() == 1:
-        return x
-    summed: Tensor = functional_collectives.all_reduce(x.contiguous(), "sum", dist.group.WORLD)
-    return functional_collectives.wait_tensor(summed)
+    return x if world_size() == 1 else _all_reduce(x, "sum")
 
 
 def all_max(x: Tensor) -> Tensor:
     """Return the maximum over all processes, without gradient."""
-    if world_size() == 1:
-        return x
-    largest: Tensor = functional_collectives.all_reduce(x.detach().contiguous(), "max", dist.group.WORLD)
-    return functional_collectives.wait_tensor(largest)
+    return x if world_size() == 1 else _all_reduce(x.detach(), "max")
+
+
+def _all_reduce(x: Tensor, operation: str) -> Tensor:
+    """Call torch's differentiable all-reduce, which supports gradients of sums."""
+    group = dist.group.WORLD
+    assert group is not None, "call initialize first"
+    reduced = functional_collectives.all_reduce(x.contiguous(), operation, group)
+    done: Tensor = functional_collectives.wait_tensor(reduced)
+    return done
 
 
 def any_of(flag: bool) -> bool:

@@ -395,7 +395,7 @@ def test_nothing_is_executed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     np.savez(tmp_path / "all.npz", m_X=np.array([Danger()], object), m_bag=[0], m_y=[0])
     faults = bags_from_folder(tmp_path, {"a": 0, "b": 0, "c": 0}).check()
     a = f"{tmp_path / 'a.pt'}: expected a readable .pt file, got an error: "
-    assert faults["a"] == a + "ValueError: it holds more than tensors: __builtin__ print"
+    assert faults["a"] == a + "ValueError: it contains more than tensors: __builtin__ print"
     refused = "ValueError: Object arrays cannot be loaded when allow_pickle=False"
     for name in ("b.npy", "c.npz"):
         place = f"{tmp_path / name}: expected a readable {name[1:]} file, got an error: "

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import setwise as sw
-from setwise.experiments.data.characters import CharacterSets, synthetic_characters, split_by_image
+from setwise.experiments.data.characters import CharacterSets, split_by_image, synthetic_characters
 
 SCRIPT = synthetic_characters(20)
 SPLIT = split_by_image(SCRIPT, validation=0.0)

@@ -41,7 +41,7 @@ from setwise.training.progress import NoProgress, ProgressBar
         ({"schedule": "constnat"}, "training.schedule must be one of constant, plateau, cosine"),
         ({"split": "pairs"}, "training.split must be one of sets, elements, shares, got 'pairs'"),
         ({"precision": "16"}, "training.precision must be one of .*, got '16'"),
-        ({"warmup": 4, "schedule": "plateau"}, "training.warmup goes with constant and cosine"),
+        ({"warmup": 4, "schedule": "plateau"}, "training.warmup must be 0 with schedule plateau, got 4"),
     ],
 )
 def test_absurd_training_is_refused(changes: dict[str, Any], message: str) -> None:

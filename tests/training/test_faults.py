@@ -260,7 +260,7 @@ class WithMore(nn.Module):
 
 def test_no_checkpoint_is_written_that_could_not_be_read(tmp_path: Path) -> None:
     with pytest.raises(
-        TypeError, match="a checkpoint takes tensors, numbers and strings in dicts and lists, but"
+        TypeError, match="a checkpoint must contain tensors, numbers and strings in dicts and lists: "
     ):
         fit(WithMore(Path("x")), folder=tmp_path)
     assert not (tmp_path / CHECKPOINT).exists()

@@ -400,7 +400,7 @@ def test_a_checkpoint_executes_nothing(tmp_path: Path) -> None:
 
 def test_other_files_are_no_checkpoints(tmp_path: Path) -> None:
     torch.save([1, 2], tmp_path / "list.pt")
-    with pytest.raises(ValueError, match="holds no model"):
+    with pytest.raises(ValueError, match="has no entry 'model'"):
         load_checkpoint(tmp_path / "list.pt")
     with pytest.raises(FileNotFoundError):
         load_checkpoint(tmp_path / "nothing.pt")
@@ -536,7 +536,7 @@ def test_a_checkpoint_with_a_part_that_does_not_fit_is_refused(
 
 def test_a_file_of_something_else_holds_no_model(tmp_path: Path) -> None:
     torch.save({"a": 1}, tmp_path / "other.pt")
-    with pytest.raises(ValueError, match="holds no model"):
+    with pytest.raises(ValueError, match="has no entry 'model'"):
         load_checkpoint(tmp_path / "other.pt")
 
 

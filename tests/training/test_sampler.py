@@ -239,7 +239,7 @@ def test_waste_is_the_share_of_padding() -> None:
 @pytest.mark.parametrize(
     ("sizes", "options", "error", "message"),
     [
-        ([], {}, ValueError, "expected the size of at least one set, got none"),
+        ([], {}, ValueError, "sizes must contain at least one set, got none"),
         ([3, -1], {}, ValueError, "sizes must not be negative, got -1 for set 1"),
         ([3, 2.0], {}, TypeError, "sizes must be whole numbers, got float for set 1"),
         (np.ones(3), {}, TypeError, "sizes must be whole numbers, got float for set 0"),
@@ -306,13 +306,11 @@ def test_budgeted_refuses_what_does_not_belong_together() -> None:
     sets, y = data(3)
     sizes = [len(x) for x in sets]
     sampler = sw.training.ElementBudgetSampler(sizes, elements=64)
-    with pytest.raises(ValueError, match="sets must be 3, as many as sizes, got 2"):
+    with pytest.raises(ValueError, match=r"sets must have length 3 .*, got 2"):
         sw.training.budgeted(sets[:2], y, sampler)
-    with pytest.raises(ValueError, match="targets must be 3, as many as sizes, got 4"):
+    with pytest.raises(ValueError, match=r"targets must have length 3 .*, got 4"):
         sw.training.budgeted(sets, [0, 1, 2, 3], sampler)
-    with pytest.raises(
-        ValueError, match=f"set 1 must have {sizes[1]} elements, as the sampler was told, got 0"
-    ):
+    with pytest.raises(ValueError, match=f"set 1 must have {sizes[1]} elements .*, got 0"):
         sw.training.budgeted([sets[0], sets[1][:0], sets[2]], y, sampler)
 
 

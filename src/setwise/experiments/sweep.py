@@ -117,9 +117,7 @@ def run_all(
     sequential = jobs == 1 and cluster is None
     processes = collectives.world_size()
     if not sequential and processes > 1:
-        raise ValueError(
-            f"a sweep in torchrun must have one job and no cluster, got {processes} processes"
-        )
+        raise ValueError(f"a sweep in torchrun must have one job and no cluster, got {processes} processes")
     distinct = _distinct(points, out)
     if sequential:
         return _one_by_one(distinct, out, results, resume=resume, show=show)

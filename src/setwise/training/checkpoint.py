@@ -1,4 +1,4 @@
-"""The state of a training run as one file. Reading one executes nothing."""
+"""Checkpoints: the state of a training run in one file. Loading one executes no code."""
 
 import copy
 import io
@@ -22,10 +22,10 @@ _KNOWN |= {f"torch {kind}Storage" for kind in (*_REAL, "ComplexDouble", "Complex
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write a checkpoint, which is there as a whole or not at all.
+    """Write a checkpoint atomically.
 
     Args:
-        path: where to.
+        path: the file.
         state: tensors, numbers and strings, in dicts and lists.
     """
     buffer = io.BytesIO()
@@ -35,46 +35,46 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
             _refuse_pickles(archive)
     except ValueError as error:
         raise TypeError(
-            f"a checkpoint takes tensors, numbers and strings in dicts and lists, but {error}"
+            f"a checkpoint must contain tensors, numbers and strings in dicts and lists: {error}"
         ) from error
     write_atomically(path, buffer.getvalue())
 
 
 def load_checkpoint(path: Path | str) -> dict[str, Any]:
-    """Read a checkpoint without executing anything in it.
+    """Read a checkpoint without executing code in it.
 
-    Its ``"model"`` is the state dict of the trained model.
+    Its entry ``"model"`` is the state dict of the trained model.
     """
     path = Path(path)
     with path.open("rb"):
-        pass  # a file that is missing or must not be read says so itself
+        pass  # raises the system's error for a missing or unreadable file
     try:
         state = read_tensors(path)
-    except Exception as error:  # reading damaged bytes may fail in any way there is
-        raise ValueError(f"{path} is not a readable checkpoint: damaged, or something else") from error
+    except Exception as error:  # damaged files raise errors of many types
+        raise ValueError(f"{path} is not a readable checkpoint: it is damaged or another format") from error
     if not isinstance(state, dict) or "model" not in state:
-        raise ValueError(f"{path} is not a checkpoint: it holds no model")
+        raise ValueError(f"{path} is not a checkpoint: it has no entry 'model'")
     return state
 
 
 def read_tensors(path: Path) -> Any:
-    """What `torch.save` wrote: tensors, numbers and strings, in dicts and lists, and nothing else.
+    """Read tensors, numbers and strings, in dicts and lists, that `torch.save` wrote.
 
-    A file larger than it can be, or with anything that is called when it is read but for tensors, is refused
-    before torch opens it. Files as torch wrote them before version 1.6 are not read: to load one allocates
-    whatever it asks for. Errors do not name the file.
+    Files that claim more content than their size allows, or whose pickle calls functions other than those
+    that rebuild tensors, are refused before torch opens them. The format of torch before 1.6 is not
+    supported, since loading it allocates as much memory as the file claims. Errors do not name the file.
     """
     _refuse_hostile(path)
-    # Mapped, since then no tensor reaches beyond the file, whatever size it claims; copied, to let go of it.
+    # A mapped tensor cannot extend beyond the file, whatever it claims; the copy releases the file.
     state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     for tensor in _tensors(state, set()):
-        # One number may stand for any number of them, until somebody copies the tensor.
+        # Strides of zero let one number represent many, until the tensor is copied.
         refuse_claim(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
     return copy.deepcopy(state)
 
 
 def trained_weights(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
-    """The weights that a run came to: the best ones where it looked for them, else the last."""
+    """Return the final weights of a run: the best ones with early stopping, else the last."""
     best: dict[str, Tensor] = checkpoint.get("best", {}).get("weights", {})
     last: dict[str, Tensor] = checkpoint["model"]
     return best or last
@@ -83,14 +83,14 @@ def trained_weights(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
 def _refuse_hostile(path: Path) -> None:
     with path.open("rb") as file:
         if file.read(len(_START)) != _START:
-            raise ValueError("expected a file that torch.save of torch 1.6 or newer wrote")
+            raise ValueError("expected a file in the zip format of torch.save (torch 1.6 or newer)")
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-                raise ValueError("expected nothing compressed, as torch.save leaves it")
+                raise ValueError("expected an uncompressed archive, as torch.save writes it")
             refuse_claim(sum(member.file_size for member in members), path.stat().st_size)
             if damaged := archive.testzip():
-                raise ValueError(f"{damaged} in it is damaged, as its checksum tells")
+                raise ValueError(f"its entry {damaged} has a wrong checksum")
             _refuse_pickles(archive)
 
 
@@ -101,15 +101,15 @@ def _refuse_pickles(archive: zipfile.ZipFile) -> None:
 
 
 def _refuse_calls(pickled: bytes) -> None:
-    """Refuse a pickle that names any function but those that put a tensor together."""
+    """Refuse a pickle that names any function but those that rebuild tensors."""
     for opcode, argument, _ in pickletools.genops(pickled):
         named = opcode.name in ("GLOBAL", "INST", "STACK_GLOBAL") or opcode.name.startswith("EXT")
         if named and argument not in _KNOWN:
-            raise ValueError(f"it holds more than tensors: {argument or opcode.name}")
+            raise ValueError(f"it contains more than tensors: {argument or opcode.name}")
 
 
 def _tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:
-    """The tensors in dicts, lists and tuples, each looked at once, however often it is in them."""
+    """Yield the tensors in dicts, lists and tuples; containers that occur repeatedly are visited once."""
     if id(value) in seen:
         return
     seen.add(id(value))

@@ -1,4 +1,4 @@
-"""The knobs of a training run, as a frozen dataclass that is also its command line."""
+"""Settings of a training run: a frozen dataclass, from which the command line is made."""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Literal, get_args, get_type_hints
 
 @dataclass(frozen=True)
 class Training:
-    """How to train: by default Adam with a constant learning rate.
+    """Settings of a training run; the default is Adam with a constant learning rate.
 
     >>> Training(steps=0)
     Traceback (most recent call last):
@@ -16,42 +16,42 @@ class Training:
     """
 
     steps: int = 30_000
-    """Batches to train on."""
+    """Number of batches."""
     optimizer: Literal["adam", "adamw"] = "adam"
-    """Adam, or Adam with decoupled weight decay."""
+    """Adam, or Adam with decoupled weight decay (AdamW)."""
     lr: float = 1e-3
-    """Learning rate to start from."""
+    """Initial learning rate."""
     weight_decay: float = 0.0
     """Weight decay."""
     schedule: Literal["constant", "plateau", "cosine"] = "constant"
     """Learning rate over time: constant, reduced when the loss stops falling, or a cosine to zero."""
     plateau_factor: float = 0.9
-    """What a plateau multiplies the learning rate with."""
+    """Factor by which a plateau reduces the learning rate."""
     plateau_patience: int = 1
-    """Evaluations without progress that are forgiven before that."""
+    """Evaluations without improvement before the learning rate is reduced."""
     warmup: int = 0
-    """Batches over which the learning rate rises to its full value (constant and cosine)."""
+    """Number of batches over which the learning rate increases to its full value (constant and cosine)."""
     clip: float | None = None
-    """Largest norm of the gradient; none means no clipping."""
+    """Maximum norm of the gradient; none means no clipping."""
     patience: int | None = None
-    """Evaluations without a validation loss lower by 1e-4 after which training ends, with the weights of the
-    lowest; none means to train to the end and keep the last."""
+    """Early stopping: end after this many evaluations without a validation loss lower by 1e-4, and restore
+    the weights of the lowest loss; none trains to the end and keeps the last weights."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Where to train: on a GPU if there is one, or as told."""
+    """Device; auto uses a GPU if there is one."""
     split: Literal["sets", "elements", "shares"] = "sets"
-    """What processes that train together divide: the sets of a batch; with a linear graph, the elements of
-    each set; or nothing, as the batches that each process makes hold its share of the elements already."""
+    """How several processes divide a batch: by sets; by the elements of each set (linear graph only); or not
+    at all, since the batches of each process contain its share of the elements already."""
     precision: Literal["32-true", "bf16-mixed", "64-true"] = "32-true"
-    """Arithmetic: single precision, bfloat16 where it is safe, or double."""
+    """Floating-point precision: single, mixed with bfloat16, or double."""
     evaluations: int = 60
-    """About how many times over the training to evaluate, and to look for a plateau."""
+    """Approximate number of evaluations over the training."""
     checkpoint_seconds: float = 20.0
-    """Save at the first evaluation after this many seconds; 0 saves at each one."""
+    """Save a checkpoint at the first evaluation after this many seconds; 0 saves at every evaluation."""
     tensorboard: bool = False
-    """Write TensorBoard events beside the metrics."""
+    """Also write TensorBoard events."""
 
     def __post_init__(self) -> None:
-        """Refuse absurd values, in one sentence each."""
+        """Validate the values."""
         for name, least in (
             ("steps", 1),
             ("evaluations", 1),
@@ -76,7 +76,7 @@ class Training:
         if self.patience is not None and self.patience < 1:
             raise ValueError(f"training.patience must be at least 1, got {self.patience}")
         if self.warmup and self.schedule == "plateau":
-            raise ValueError(f"training.warmup goes with constant and cosine, got {self.warmup} with plateau")
+            raise ValueError(f"training.warmup must be 0 with schedule plateau, got {self.warmup}")
         if not 0 < self.plateau_factor < 1:
             raise ValueError(f"training.plateau_factor must lie between 0 and 1, got {self.plateau_factor}")
         if self.clip is not None and not 0 < self.clip < math.inf:
@@ -84,5 +84,5 @@ class Training:
 
     @property
     def interval(self) -> int:
-        """Batches from one evaluation to the next."""
+        """Number of batches between two evaluations."""
         return -(-self.steps // self.evaluations)

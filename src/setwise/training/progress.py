@@ -1,4 +1,4 @@
-"""How a training run shows where it stands: a bar on a terminal, lines in a log, or nothing."""
+"""Progress of a training run: a bar on a terminal, lines in a log, or nothing."""
 
 import sys
 import time
@@ -6,7 +6,7 @@ from typing import Any, Self
 
 
 class NoProgress:
-    """Shows nothing; what the others build on."""
+    """Display nothing; base class of other displays."""
 
     def __enter__(self) -> Self:
         return self
@@ -15,21 +15,21 @@ class NoProgress:
         pass
 
     def begin(self, steps: int, done: int) -> None:
-        """There are ``steps`` to take, of which ``done`` were taken before."""
+        """Start at step ``done`` of ``steps``."""
 
     def advance(self, step: int) -> None:
-        """Step ``step`` is done."""
+        """Report that step ``step`` is done."""
 
     def report(self, entry: dict[str, float]) -> None:
-        """An evaluation is done."""
+        """Report the metrics of an evaluation."""
 
 
 class ProgressBar(NoProgress):
-    """A bar with loss, score, speed and the time left; a line now and then where there is no terminal.
+    """A bar with loss, score, speed and remaining time; without a terminal, a line every ten seconds.
 
     Args:
-        title: what is being trained.
-        metric: the score to show.
+        title: label of the bar.
+        metric: name of the score to display.
     """
 
     def __init__(self, title: str, metric: str) -> None:
@@ -48,7 +48,7 @@ class ProgressBar(NoProgress):
             console=_stderr(),
         )
         self.task = self.bar.add_task(title, total=1, scores="", speed="")
-        self.shown = self.started = self.told = time.perf_counter()
+        self.last_update = self.started = self.last_line = time.perf_counter()
         self.done = self.steps = 0
 
     def __enter__(self) -> Self:
@@ -59,21 +59,21 @@ class ProgressBar(NoProgress):
         self.bar.stop()
 
     def begin(self, steps: int, done: int) -> None:
-        """Set the ends of the bar."""
+        """Set the length of the bar."""
         self.done, self.steps = done, steps
         self.started = time.perf_counter()
         self.bar.update(self.task, total=steps, completed=done)
 
     def advance(self, step: int) -> None:
-        """Move the bar, ten times a second at most."""
+        """Move the bar, at most ten times per second."""
         now = time.perf_counter()
-        if now - self.shown > 0.1 or step == self.steps:
-            self.shown = now
+        if now - self.last_update > 0.1 or step == self.steps:
+            self.last_update = now
             speed = f"{(step - self.done) / (now - self.started):,.0f}/s"
             self.bar.update(self.task, completed=step, speed=speed)
 
     def report(self, entry: dict[str, float]) -> None:
-        """Show the newest loss and score; without a terminal, as a line every ten seconds."""
+        """Display the latest loss and score; without a terminal, as a line every ten seconds."""
         scores = f"loss {entry['loss']:.4f}"
         if (score := entry.get(f"validation_{self.metric}")) is not None:
             scores += f"  {self.metric} {score:.4f}"
@@ -81,8 +81,8 @@ class ProgressBar(NoProgress):
             scores += f"  neighbours {neighbours:.3g}"
         self.bar.update(self.task, scores=scores)
         now, step = time.perf_counter(), int(entry["step"])
-        if self.bar.disable and (now - self.told > 10 or step == self.steps):
-            self.told = now
+        if self.bar.disable and (now - self.last_line > 10 or step == self.steps):
+            self.last_line = now
             speed = (step - self.done) / (now - self.started)
             left = (self.steps - step) / speed
             print(

@@ -1,4 +1,4 @@
-"""Random numbers that depend on what they are for, never on what was drawn before."""
+"""Random generators that are seeded by their purpose, independent of earlier draws."""
 
 import hashlib
 import operator
@@ -10,10 +10,11 @@ from torch import Tensor
 
 
 def generator(*purpose: SupportsIndex | str) -> torch.Generator:
-    """A generator seeded by its purpose, e.g. ``generator("train", seed, step)``.
+    """Return a generator seeded by its purpose, e.g. ``generator("train", seed, step)``.
 
-    Different purposes give independent streams and equal ones the same. Batch number 1,000 can thus be
-    drawn without the 999 before it: a resumed run needs no stored state, and ranks need not talk.
+    Different purposes give independent streams, equal purposes the same stream. Batch number 1,000 can thus
+    be drawn without the 999 batches before it: a resumed run needs no stored state, and ranks need no
+    communication.
 
     >>> a, b = (torch.randn(2, generator=generator("train", 0, 17)) for _ in range(2))
     >>> torch.equal(a, b)
@@ -25,16 +26,16 @@ def generator(*purpose: SupportsIndex | str) -> torch.Generator:
 
 
 def epochs(size: int, batch: int, step: int, *purpose: SupportsIndex | str) -> Int[Tensor, " batch"]:
-    """Which of ``size`` examples make up a batch, so that each comes once an epoch, in random order.
+    """Return the indices of a batch, such that each example occurs once per epoch, in random order.
 
-    A batch that reaches over the end of an epoch goes on with the next. Like `generator`, this needs no
-    memory of the batches before.
+    A batch that crosses the end of an epoch continues with the next. Like `generator`, this depends on no
+    earlier batch.
 
     Args:
-        size: how many examples there are.
-        batch: how many of them to take.
+        size: number of examples.
+        batch: number of examples in a batch.
         step: the number of the batch, counted from 1.
-        *purpose: tells one order from another.
+        *purpose: seeds the order, see `generator`.
 
     >>> torch.cat([epochs(6, 4, step, "train", 0) for step in (1, 2, 3)]).bincount()
     tensor([2, 2, 2, 2, 2, 2])
