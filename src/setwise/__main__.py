@@ -1,4 +1,4 @@
-"""``python -m setwise``, and so ``torchrun … -m setwise``, is the command line."""
+"""Run the command line with ``python -m setwise`` or ``torchrun … -m setwise``."""
 
 from setwise.cli.main import main
 

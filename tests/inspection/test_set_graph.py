@@ -247,7 +247,7 @@ def test_few_elements(kind: str, n: int) -> None:
     assert not found.near_uniform
     assert found.clusters().tolist() in ([[]] if n == 0 else [[0]] if n == 1 else [[0, 0], [0, 1]])
     assert len(found.top_edges()) == (n == 2 and kind != "identity")
-    assert "too few" in found.remark()
+    assert "at least 3" in found.remark()
     assert len(found.to_networkx()) == n
     found.warn_if_uniform()
     found.plot()

@@ -23,7 +23,7 @@ from jaxtyping import Float, Shaped, UInt8
 
 from setwise.inspection.explorer.content import Curve, PageContent, ShownSet
 
-SCRIPTS = ("basics", "graph", "chart", "report", "edges", "view", "panel", "interaction", "page")
+SCRIPTS = ("helpers", "graph", "chart", "report", "edges", "view", "panel", "interaction", "page")
 """The scripts of the page, in the order in which they are joined."""
 MAX_ELEMENTS = 2_000
 """Size of the largest set that a page can show; the page holds its whole n × n graph."""
