@@ -1,4 +1,4 @@
-"""From a configuration to a result on record, a table and figures."""
+"""From a configuration to a recorded result, a table and figures."""
 
 import json
 import math
@@ -27,13 +27,19 @@ def run(tmp_path: Path, experiment: Gaussian = SMALL, row: str = "v-dmps", **mor
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small sweep, on record."""
+    """Recorded results of a small sweep."""
     folder = tmp_path_factory.mktemp("sweep")
+    experiment = replace(SMALL, training=replace(SMALL.training, evaluations=1))
     for rho in (0.5, 0.95):
         for row in Gaussian.ROWS:
             for seed in (0, 1):
                 runner.run(
-                    SMALL.vary(rho), row, seed, out=folder / "runs", results=folder / "results", show=False
+                    experiment.vary(rho),
+                    row,
+                    seed,
+                    out=folder / "runs",
+                    results=folder / "results",
+                    show=False,
                 )
     return folder / "results"
 

@@ -220,7 +220,7 @@ def test_a_missing_file_is_reported(
     monkeypatch.setenv("SETWISE_DATA", str(tmp_path))
     with pytest.raises(SystemExit):
         main(["run", "mil", "--row", "mean", "--out", str(tmp_path / "a"), "--results", str(tmp_path / "b")])
-    assert capsys.readouterr().err.startswith("setwise: mil_classic.npz is missing: put it into")
+    assert capsys.readouterr().err.startswith("setwise: mil_classic.npz is missing: copy it to")
 
 
 def result(row: str, bags: str, seed: int, *values: float) -> dict[str, Any]:

@@ -93,9 +93,9 @@ class _ConvPool(torch.autograd.Function):
                 torch.ops.aten.hardtanh_backward(passed, number, i - 0.5, i + 0.5, grad_input=pixels)
             images = _crop(x[chunk], weight, y)
             chunk_x, chunk_weight = _convolution_backward(whole, images, weight, needs_x, needs_weight)
-            if grad_weight is not None:
+            if grad_weight is not None and chunk_weight is not None:
                 grad_weight += chunk_weight
-            if grad_x is not None:
+            if grad_x is not None and chunk_x is not None:
                 grad_x[chunk, :, : images.shape[2], : images.shape[3]] = chunk_x
         return grad_x, grad_weight, grad_bias, None
 

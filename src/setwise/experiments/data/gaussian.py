@@ -4,6 +4,7 @@ The paper's first experiment: an element is a scalar, a set is a sample of N(0, 
 (class 1), where Σ is the identity except for Σ_24 = Σ_42 = ρ.
 """
 
+from functools import cache
 from itertools import combinations
 
 import torch
@@ -65,6 +66,7 @@ def bayes_logits(x: Float[Tensor, "b 5 1"], rho: float) -> Float[Tensor, "b 1"]:
     return (log_mean - torch.tensor(rest, dtype=torch.double).log() / 2).to(x.dtype)
 
 
+@cache
 def bayes_accuracy(rho: float, sets: int = 200_000) -> float:
     """Accuracy of the classifier of `bayes_logits`, estimated by Monte Carlo with a fixed seed.
 

@@ -137,8 +137,8 @@ def _read_part(source: Path, part: str) -> tuple[list[str], UInt8[np.ndarray, "c
         raise ValueError(_damaged_message(source, f"expected {expected}, got {counts[0]} with {counts[1]}"))
     for label in labels:
         if sorted(characters[label]) != list(range(1, DRAWINGS + 1)):
-            counts = f"expected drawings 1 to {DRAWINGS}, got {len(characters[label])} of them"
-            raise ValueError(_damaged_message(source, f"{label}: {counts}"))
+            reason = f"{label}: expected drawings 1 to {DRAWINGS}, got {len(characters[label])} of them"
+            raise ValueError(_damaged_message(source, reason))
     return labels, np.stack(
         [np.stack([characters[label][i + 1] for i in range(DRAWINGS)]) for label in labels]
     )
