@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import setwise as sw
-from benchmarks.dense_step import PlainGraph
+from benchmarks.dense_step import PlainKernel
 from benchmarks.measure import record, side_by_side
 from setwise.experiments.histology import DIM, HIDDEN, Histology
 from setwise.training.loop import Batch
@@ -51,8 +51,8 @@ def main() -> None:
     experiment = Histology(patches=PATCHES)
     batch, y = experiment.batches(0)(1)
     ours = experiment.model("d-dmps-ldc", 0)
-    kernel = PlainGraph(DIM, HIDDEN, activation="tanh")
-    plain = sw.DMPS.build(3, 1, dim=DIM, graph=kernel, activation="tanh", encoder=Plain())
+    graph = sw.LatentGraph(PlainKernel(DIM, HIDDEN, activation="tanh"))
+    plain = sw.DMPS.build(3, 1, dim=DIM, graph=graph, activation="tanh", encoder=Plain())
     (scale,) = (layer for layer in ours.modules() if isinstance(layer, sw.nn.Rescale))
     numbers = sw.SetBatch(scale(batch.elements.flatten(0, 1)).view(batch.x.shape))
     with torch.no_grad():

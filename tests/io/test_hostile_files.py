@@ -82,7 +82,7 @@ def test_bombs_are_refused_before_they_go_off(reader: Reader, name: str, case: s
         ("hdf5 bag", "a virtual data set", "got a data set that is stored in other files"),
         ("hdf5 bag", "stored in another file", "got a data set that is stored in other files"),
         ("hdf5 bag", "an unusual filter", "each at most once, got IDs [6]"),
-        ("torch bag", "a pickle", "expected a file that torch.save of torch 1.6 or newer wrote"),
+        ("torch bag", "a pickle", "expected a file in the zip format of torch.save"),
         ("torch bag", "a pickle that calls, in an archive", "it contains more than tensors: posix system"),
         ("torch bag", "a bytearray that claims much", "it contains more than tensors: __builtin__ bytearray"),
         ("torch bag", "one number as many", "got a claim of 4,000,000,000,000"),
