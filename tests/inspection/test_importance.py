@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from functools import partial
 from importlib import import_module
 from typing import Any
