@@ -374,7 +374,7 @@ def test_a_run_is_not_continued_on_other_data(
         path.unlink()
     for path in (tmp_path / "runs").rglob("result.json"):
         path.unlink()
-    with pytest.raises(ValueError, match=r"another configuration .data is stand-in: drawn strokes there"):
+    with pytest.raises(ValueError, match=r"configuration .data differs: stand-in: drawn strokes and other"):
         run(tmp_path, resume=True)
 
 

@@ -343,7 +343,7 @@ def test_figures_take_the_largest_budget_and_the_first_seed(recorded: Path, draw
         r["budget"]["steps"], r["seed"] = 4, 1
     figures = Histology.figures([*results, *longer, *later])
     titles = [ax.get_title() for line in figures["histology-heatmaps"].subfigs[1:] for ax in line.axes]
-    assert set(titles) == {"log-odds of malignant +7.0"}
+    assert set(titles) == {"log-odds (malignant) +7.0"}
     (ax,) = figures["histology"].axes
     assert ax.get_title().endswith("4 batches per fold")
     assert [len(bar.lines[0].get_xdata()) for bar in ax.containers] == [2, 2]  # rows, by image and by slide
@@ -354,8 +354,8 @@ def test_figures_work_with_few_results(recorded: Path) -> None:
     for r in results:
         r["row"] = {"gated-attention": "attention", "d-dmps-ldc": "v-dmps"}[r["row"]]
     lines = Histology.figures(results)["histology-heatmaps"].subfigs
-    said = [line.get_suptitle() for line in lines]
-    assert [text.partition(":")[0] for text in said] == ["", "Attention", "V-DMPS"]
+    titles = [line.get_suptitle() for line in lines]
+    assert [text.partition(":")[0] for text in titles] == ["", "Attention", "V-DMPS"]
     for r in results:
         r["folds"] = [fold | {"examples": {}} for fold in r["folds"]]
     assert list(Histology.figures(results)) == ["histology"]

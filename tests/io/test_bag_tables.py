@@ -196,7 +196,7 @@ def test_the_classic_data_sets_are_in_the_data_folder(
 ) -> None:
     monkeypatch.setenv("SETWISE_DATA", str(tmp_path))
     folder = tmp_path / "mil"
-    sentence = f"mil_classic.npz is missing: put it into {folder} (set SETWISE_DATA for another data folder)"
+    sentence = f"mil_classic.npz is missing: copy it to {folder}, or set SETWISE_DATA to another data folder"
     with pytest.raises(FileNotFoundError, match=exactly(sentence)):
         load_mil("fox")
     folder.mkdir()
@@ -205,7 +205,7 @@ def test_the_classic_data_sets_are_in_the_data_folder(
     )
     for bags in (load_mil("fox"), load_mil("fox", folder), load_mil("fox", str(folder))):
         assert (bags.name, len(bags), bags.dim) == ("fox", 3, 2)
-    with pytest.raises(FileNotFoundError, match=re.escape(f"put it into {tmp_path} (set")):
+    with pytest.raises(FileNotFoundError, match=re.escape(f"copy it to {tmp_path}, or set")):
         load_mil("fox", tmp_path)
     names = "musk1, musk2, elephant, fox, tiger, ucsb"
     with pytest.raises(ValueError, match=exactly(f"name must be one of {names}, got 'wolf'")):
