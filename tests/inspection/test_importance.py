@@ -2,7 +2,6 @@
 
 import math
 import re
-import sys
 from functools import partial
 from importlib import import_module
 from typing import Any
