@@ -107,7 +107,7 @@ def resident_megabytes() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def judged(found: list[Round]) -> dict[str, Any]:
+def assess(found: list[Round]) -> dict[str, Any]:
     """Return the changes between the end of the warm-up and the end of the run."""
     warm = [one for one in found if one.minute >= found[-1].minute / 10]
     third = max(1, len(warm) // 3)
@@ -138,7 +138,7 @@ def main() -> int:
     given = arguments("endurance.long_run", __doc__, minutes=(30.0, "to go on for"))
     with tempfile.TemporaryDirectory() as folder:
         found = rounds(given.minutes, Path(folder))
-    result = judged(found)
+    result = assess(found)
     seen = found[:: max(1, len(found) // 60)]
     command = f"python -m endurance.long_run --minutes {given.minutes:g}"
     record(given.out, command, result | {"seen": [asdict(row) for row in seen]})

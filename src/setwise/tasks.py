@@ -95,7 +95,7 @@ class Binary(_MeanLoss):
         return binary_cross_entropy_with_logits(out.squeeze(-1), y.to(out.dtype), reduction="none")
 
     def predict(self, out: Float[Tensor, "b 1"]) -> Int[Tensor, " b"]:
-        """The likelier class."""
+        """The more probable class."""
         return (out.squeeze(-1) > 0).long()
 
     def probabilities(self, out: Float[Tensor, "b 1"]) -> Float[Tensor, "b 2"]:

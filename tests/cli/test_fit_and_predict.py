@@ -439,7 +439,7 @@ def test_folds_of_other_data_or_of_none(tmp_path: Path, cells: Path, fits: list[
         fit_model(cells, tmp_path / "m", folds=2, settings=SMALL)
     fits.clear()
     cells.write_text(cells.read_text().replace("s23", "s24"))
-    with pytest.raises(ValueError, match=r"a run with other settings .sha256 is .* run without --resume"):
+    with pytest.raises(ValueError, match=r"other settings .sha256 differs: .* run without --resume"):
         fit_model(cells, tmp_path / "m", folds=2, settings=SMALL, resume=True)
     kept = json.loads((tmp_path / "m.folds.json").read_text())
     config = kept["config"] | {"sha256": practice._digest(cells)}
@@ -715,7 +715,7 @@ def test_options_of_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_options_have_the_defaults_of_the_estimators() -> None:
-    shown = asdict(models.Network()) | asdict(models.Learning())
+    shown = asdict(models.NetworkOptions()) | asdict(models.TrainingOptions())
     del shown["balanced"], shown["threads"]
     for estimator in (SetClassifier(), SetRegressor()):
         params = estimator.get_params()

@@ -164,7 +164,7 @@ def test_double_precision_goes_all_the_way(tmp_path: Path) -> None:
 
 def test_a_run_locks_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def meanwhile(*_: object, **__: object) -> None:
-        with pytest.raises(BlockingIOError, match="another run is at work"):
+        with pytest.raises(BlockingIOError, match="is in use by another process"):
             run(tmp_path, resume=True)
         raise KeyboardInterrupt
 

@@ -245,7 +245,7 @@ def test_the_board_tells_a_log_now_and_then(
 
 def test_points_share_no_folder(tmp_path: Path) -> None:
     other = replace(SMALL, test_sets=10)
-    with pytest.raises(ValueError, match=r"two points .* same folder .*seed-0 \(test_sets is 1000"):
+    with pytest.raises(ValueError, match=r"two points .* same folder .*seed-0 \(test_sets differs: 1000"):
         run_all([*points(0), *points(0, experiment=other)], out=tmp_path, results=tmp_path)
 
 

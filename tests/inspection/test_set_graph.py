@@ -85,7 +85,7 @@ def untrained(x: Tensor, **changes: Any) -> sw.DMPS:
     return model
 
 
-class TestOf:
+class TestConstruction:
     @every_graph
     def test_the_arrays_are_those_of_the_model(self, kind: str) -> None:
         model, x = dmps(GRAPHS[kind]()), torch.randn(8, DIM)

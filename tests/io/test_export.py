@@ -191,7 +191,7 @@ def test_graphs_in_tiles_or_by_choice_become_the_matrix():
     model = DMPS.build(3, 2, dim=8, hidden=(8, 8), depth=1, graph="streamed")
     model.graph.kernel.log_sigma.data.fill_(0.7)
     inside = nn.ModuleDict({"streamed": copy.deepcopy(model), "auto": DMPS.build(3, 2, graph="auto")})
-    export._with_matrices(inside)
+    export._use_dense_graphs(inside)
     assert {type(inside[name].graph) for name in inside} == {LatentGraph}
     x, mask = sets(2, 9)
     close(inside["streamed"](x, mask).detach(), model(x, mask).detach())

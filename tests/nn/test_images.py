@@ -426,9 +426,9 @@ class TestInk:
             InkConvPool(sw.nn.ConvPool(1, 4, norm=True), sw.nn.ConvPool(4, 4))
         with pytest.raises(ValueError, match="must not have a norm, got a layer with norm=True"):
             InkConvPool(sw.nn.ConvPool(1, 4), sw.nn.ConvPool(4, 4, norm=True))
-        with pytest.raises(ValueError, match=r"one channel with a kernel .*, got 3 channels and side 3"):
+        with pytest.raises(ValueError, match=r"one input channel and a kernel .*, got 3 channels and side 3"):
             InkConvPool(sw.nn.ConvPool(3, 4), sw.nn.ConvPool(4, 4))
-        with pytest.raises(ValueError, match=r"one channel with a kernel .*, got 1 channels and side 4"):
+        with pytest.raises(ValueError, match=r"one input channel and a kernel .*, got 1 channels and side 4"):
             InkConvPool(sw.nn.ConvPool(1, 4, kernel=4), sw.nn.ConvPool(4, 4))
         with pytest.raises(ValueError, match=r"second must have 4 input channels, .* got 5"):
             InkConvPool(sw.nn.ConvPool(1, 4), sw.nn.ConvPool(5, 4))

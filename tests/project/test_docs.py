@@ -112,7 +112,7 @@ def test_examples_run(
     monkeypatch.setattr(sys, "argv", ["over_smoothing.py", str(picture)])
     runpy.run_path(str(ROOT / "examples" / "over_smoothing.py"), run_name="__main__")
     assert picture.stat().st_size > 10_000
-    left = [float(x) for x in re.findall(r": (\S+) of the energy is left", capsys.readouterr().out)]
+    left = [float(x) for x in re.findall(r": (\S+) of the energy remains", capsys.readouterr().out)]
     assert left[0] < 1e-10 < 1e-7 < left[1] < 1e-3 < 0.5 < left[2]
 
 

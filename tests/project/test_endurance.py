@@ -11,7 +11,7 @@ import endurance
 from endurance.bytes_moved import on_the_wire, payload
 from endurance.equality import largest_difference
 from endurance.kills import descendants, file_digest, readable, sets, stamps
-from endurance.long_run import Round, judged
+from endurance.long_run import Round, assess
 from setwise._files import read_json
 from setwise.training.checkpoint import CHECKPOINT, save_checkpoint
 
@@ -24,18 +24,18 @@ def found(name: str) -> dict:
 
 def test_a_leak_is_noticed() -> None:
     flat = [Round(i / 10, 500.0 + i % 2, 6, 60.0, 5000.0) for i in range(100)]
-    result = judged(flat)
+    result = assess(flat)
     assert result["memory_growth"] == pytest.approx(0, abs=2e-3)
     assert (result["files_growth"], result["rounds"], result["steps"]) == (0, 100, 15_000)
     assert result["speed_change"] == {"trained": 0, "predicted": 0}
     leaking = [Round(i / 10, 500.0 + i, 6 + i // 50, 60.0 - i / 10, 5000.0) for i in range(100)]
-    result = judged(leaking)
+    result = assess(leaking)
     assert result["memory_growth"] == pytest.approx((583.5 / 525.5) - 1, abs=0.01)
     assert result["largest_memory_growth"] == pytest.approx(599 / 509 - 1, abs=0.01)
     assert result["files_growth"] == 1
     assert result["speed_change"]["trained"] < -0.08
     slow_start = [Round(i / 10, 400.0 + min(i, 9), 6, 60.0, 5000.0) for i in range(100)]
-    assert judged(slow_start)["memory_growth"] == 0  # that was the warm-up
+    assert assess(slow_start)["memory_growth"] == 0  # that was the warm-up
 
 
 def test_differences_are_told_apart() -> None:

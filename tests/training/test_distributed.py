@@ -164,7 +164,7 @@ class TestSplitElements:
                 "pool must be one of SumPool, MeanPool, MaxPool, AttentionPool, got IdentityGraph",
             ),
         ):
-            with pytest.raises(TypeError, match=f"^to divide elements, {sentence}$"):
+            with pytest.raises(TypeError, match=f"^to split elements, {sentence}$"):
                 SplitElements(model)
 
     def test_an_exact_graph_is_not_approximated_unasked(self) -> None:

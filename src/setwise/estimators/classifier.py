@@ -185,6 +185,7 @@ class SetClassifier(ClassifierMixin, SetEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Shaped[np.ndarray, " b"] | Shaped[np.ndarray, "b k"]:
         """The most probable class of each set, or its labels ``[b, k]``."""
+        check_is_fitted(self)
         predictions = self.task_.predict(self._outputs(X)).numpy()
         return np.asarray(predictions if isinstance(self.task_, Labels) else self.classes_[predictions])
 

@@ -57,6 +57,7 @@ def build_network(
 class CompressOutliers(nn.Module):
     """Compress values beyond ±5 logarithmically: sign(x) · (5 + log(1 + |x| − 5)) if |x| > 5, else x.
 
+    >>> import torch
     >>> CompressOutliers()(torch.tensor([-2.0, 5.0, 6.0, -105.0]))
     tensor([-2.0000,  5.0000,  5.6931, -9.6151])
     """

@@ -107,6 +107,7 @@ class Counting(Experiment):
         "graph.effective_neighbours": "Effective neighbours",
         "graph.sigma": "σ",
         "graph.gamma": "γ",
+        "config.training.weight_decay": "Weight decay",
     }
 
     def __post_init__(self) -> None:

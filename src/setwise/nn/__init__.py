@@ -1,9 +1,12 @@
 """Layers, models and baselines: modules that take ``(x, mask)`` and compose."""
 
 from setwise.nn.baselines.attention_mil import PooledMIL as PooledMIL
+from setwise.nn.baselines.base import Layered as Layered
 from setwise.nn.baselines.deepsets import DeepSets as DeepSets
 from setwise.nn.baselines.deepsets import EquivariantLayer as EquivariantLayer
+from setwise.nn.baselines.pointnet import NormedLayer as NormedLayer
 from setwise.nn.baselines.pointnet import PointNetPlusPlus as PointNetPlusPlus
+from setwise.nn.baselines.pointnet import Readout as Readout
 from setwise.nn.baselines.pointnet import SetAbstraction as SetAbstraction
 from setwise.nn.baselines.pointnet import ball_query as ball_query
 from setwise.nn.baselines.pointnet import farthest_points as farthest_points

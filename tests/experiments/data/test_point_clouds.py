@@ -403,7 +403,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], None], str, str]] = {
         "datasets data and label, got ['label']",
     ),
     "no labels": (changed("train1", label=None), "ply_data_train1.h5", "data and label, got ['data']"),
-    "a group": (group, "ply_data_train1.h5", "to be a data set, got a group"),
+    "a group": (group, "ply_data_train1.h5", "to be a data set, got Group"),
     "two dimensions": (
         changed("train1", data=np.zeros((2, 48), "f4")),
         "ply_data_train1.h5",

@@ -256,7 +256,7 @@ def test_errors_name_what_is_wrong_with_a_run(own: Path, monkeypatch: pytest.Mon
     checkpoint, config, result = ((own / name) for name in ("checkpoint.pt", "config.json", "result.json"))
     whole, written = checkpoint.read_bytes(), config.read_text()
     checkpoint.write_bytes(whole[:1000])
-    with pytest.raises(ValueError, match=r"checkpoint\.pt is not a readable checkpoint: damaged"):
+    with pytest.raises(ValueError, match=r"checkpoint\.pt is not a readable checkpoint: it is damaged"):
         runs.page_content(own)
     torch.save({"model": {"weight": torch.zeros(1)}, "step": 1}, checkpoint)
     with pytest.raises(ValueError, match=r"checkpoint\.pt does not match the model of row v-dmps"):
