@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 AVOIDED = {
-    r"\b(?:a|one) (?:row|line|file|name|number|column|entry) an? (?:element|set|bag|run|fold|block|class)\b": (
+    r"\b(?:a|one) (?:row|line|file|name|number|column) an? (?:element|set|bag|run|fold|block|class)\b": (
         "one row per element"
     ),
     r"\bis no (?:model|file|number|setwise)\b": "is not a …",
