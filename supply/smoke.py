@@ -48,7 +48,7 @@ WHOLE = [
     (("setwise", "inspect", "model.safetensors", "bags.csv"), r"prediction +(yes|no)"),
     (
         ("setwise", "export", "model.safetensors", "-o", "model.onnx"),
-        r"model\.onnx: x \[batch, elements, 2\]",
+        r"model\.onnx: .*x \[batch, elements, 2\]",
     ),
     (("setwise", "explore", "model.safetensors", "bags.csv", "-o", "page.html"), r"page\.html"),
     (("python", "-c", "import dask.distributed, faiss, h5py, matplotlib, tensorboard, trimesh"), r"^$"),
