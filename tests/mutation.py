@@ -8,16 +8,14 @@ equivalent to the original or a test that is missing.
 
 import argparse
 import ast
-import copy
 import json
 import os
 import random
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +53,8 @@ SWAPS: dict[type, type] = {
 }
 
 
-def mutants(tree: ast.Module) -> Iterator[tuple[int, str, ast.Module]]:
-    """Every mutant of a module: its line, what was changed, and its tree."""
+def sites(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Every place that can be mutated: the number of its node and the kind of change."""
     nodes = list(ast.walk(tree))
     annotations = {
         id(inner)
@@ -66,14 +64,17 @@ def mutants(tree: ast.Module) -> Iterator[tuple[int, str, ast.Module]]:
         for inner in ast.walk(getattr(node, field))
     }
     for number, node in enumerate(nodes):
-        if id(node) in annotations:
-            continue
-        for change in changes(node):
-            mutated = copy.deepcopy(tree)
-            target = list(ast.walk(mutated))[number]
-            before = ast.unparse(target)
-            change_node(target, change)
-            yield node.lineno, f"{before}  →  {ast.unparse(target)}", mutated  # type: ignore[attr-defined]
+        if id(node) not in annotations:
+            yield from ((number, change) for change in changes(node))
+
+
+def mutate(tree: ast.Module, number: int, change: str) -> tuple[int, str]:
+    """Change one node of a tree in place; return its line and a description."""
+    node: Any = list(ast.walk(tree))[number]
+    before = ast.unparse(node).splitlines()[0]
+    change_node(node, change)
+    ast.fix_missing_locations(tree)
+    return node.lineno, f"{before}  →  {ast.unparse(node).splitlines()[0]}"
 
 
 def changes(node: ast.AST) -> Iterator[str]:
@@ -104,47 +105,18 @@ def change_node(node: Any, change: str) -> None:
         node.test = ast.UnaryOp(ast.Not(), node.test)
 
 
-class Substitute(MetaPathFinder):
-    """Import a module from a mutated tree instead of its file."""
-
-    def __init__(self, module: str, tree: ast.Module) -> None:
-        self.module = module
-        self.tree = tree
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        """Return a loader for the mutated module only."""
-        if name != self.module:
-            return None
-        sys.meta_path.remove(self)
-        original = find_spec(name)
-        assert original is not None
-        spec = spec_from_loader(name, self, origin=original.origin)
-        assert spec is not None
-        spec.has_location = True
-        return spec
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        """Use the default module object."""
-
-    def exec_module(self, module: Any) -> None:
-        """Run the mutated code."""
-        exec(compile(self.tree, module.__spec__.origin, "exec"), module.__dict__)
-
-
-def survives(module: str, tree: ast.Module, tests: list[str], seconds: float) -> bool:
-    """Whether all tests pass on a mutant, in a process of its own."""
+def passes(scratch: Path, tests: list[str], seconds: float) -> bool:
+    """Whether all tests pass on the copy of the package in a folder, in a process of its own."""
     child = os.fork()
     if child == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(1, 2)
         import pytest
 
-        sys.meta_path.insert(0, Substitute(module, tree))
-        for some in ([*tests], CONTRACT):
-            code = pytest.main([*some, "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"])
-            if code != 0:
-                os._exit(1)
-        os._exit(0)
+        sys.path.insert(0, str(scratch))
+        sys.dont_write_bytecode = True
+        options = ["-x", "-q", "-k", "not compiles", "-p", "no:cacheprovider"]
+        os._exit(int(pytest.main([*tests, *CONTRACT, *options]) != 0))
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         finished, status = os.waitpid(child, os.WNOHANG)
@@ -175,25 +147,28 @@ def main() -> None:
     source = ROOT / "src" / "setwise"
     paths = [source / f"{name}.py" for name in ("functional", "sets", "tasks")]
     paths += sorted((source / "nn").rglob("*.py"))
-    drawn = [(path, *mutant) for path in paths for mutant in mutants(ast.parse(path.read_text()))]
+    drawn = [(path, *site) for path in paths for site in sites(ast.parse(path.read_text()))]
     total = len(drawn)
     random.Random(options.seed).shuffle(drawn)
-    import hypothesis
-    import torch
+    import torch  # once, for all processes that are forked
 
     assert torch
-    assert hypothesis
+    scratch = Path(tempfile.mkdtemp()) / "src"
+    shutil.copytree(source, scratch / "setwise", ignore=shutil.ignore_patterns("__pycache__"))
+    if not passes(scratch, TESTS["tasks"], options.seconds):
+        raise SystemExit("the tests must pass on the original source before a mutant can count")
     survivors = []
-    for number, (path, line, change, tree) in enumerate(drawn[: options.sample], 1):
+    for count, (path, number, change) in enumerate(drawn[: options.sample], 1):
+        tree = ast.parse(path.read_text())
+        line, description = mutate(tree, number, change)
         where = path.relative_to(source).as_posix()
-        module = "setwise." + where.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
-        alive = survives(module, ast.fix_missing_locations(tree), tests_of(where), options.seconds)
+        (scratch / "setwise" / where).write_text(ast.unparse(tree))
+        alive = passes(scratch, tests_of(where), options.seconds)
+        shutil.copy(path, scratch / "setwise" / where)
         if alive:
-            survivors.append({"file": where, "line": line, "change": change})
-        print(
-            f"{number}/{options.sample} {where}:{line} {change} {'SURVIVED' if alive else 'killed'}",
-            flush=True,
-        )
+            survivors.append({"file": where, "line": line, "change": description})
+        verdict = "SURVIVED" if alive else "killed"
+        print(f"{count}/{options.sample} {where}:{line} {description} {verdict}", flush=True)
     tested = min(options.sample, total)
     report = {"mutants": total, "tested": tested, "killed": tested - len(survivors), "survivors": survivors}
     options.out.parent.mkdir(parents=True, exist_ok=True)
