@@ -5,7 +5,7 @@ DEMO := runs/demo
 
 .PHONY: help demo test lint format bench endurance docs site wheel supply audit clean
 help:
-	@echo "make demo    train on Gaussian sets for two minutes and draw the figures"
+	@echo "make demo    train on Gaussian sets for about five minutes and draw the figures"
 	@echo "make test    run the tests"
 	@echo "make lint    check style, types, import layers and wording"
 	@echo "make bench   measure speed, as ratios, into results/benchmarks"

@@ -2,8 +2,8 @@
 
 Three jobs are run once undisturbed and once with repeated kills of all their processes during training: a
 row of an experiment (``setwise run``), a cross-validation with dropout (``setwise fit``), and the row by
-two processes (``torchrun``). After each kill, the checkpoint must be readable. A sum of two gradients does
-not depend on their order, so two processes resume bit for bit as well.
+two processes (``torchrun``). After each kill, the checkpoint must be readable. The
+record of two processes is older than their training through `DistributedDataParallel`.
 """
 
 import hashlib
